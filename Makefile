@@ -1,0 +1,49 @@
+# The two commands of a newcomer are `make serve` and `make test`. `make help` lists the others.
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test test-full check lint types imports wheel clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+serve: $(VENV)/.serve ## install, fetch the default model, serve on 127.0.0.1:8000 (flags: ARGS="--port 9000")
+	@exec $(BIN)/baton serve $(ARGS)
+
+test: $(VENV)/.dev ## the tests; ARGS="-k name" narrows them
+	$(PYTEST) -m "not full" $(ARGS)
+
+test-full: $(VENV)/.dev ## the tests that take longer, too
+	$(PYTEST) $(ARGS)
+
+check: lint types imports wheel ## lint, format, types, import contracts, wheel
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.dev
+	$(BIN)/pyright
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports --no-cache
+
+wheel: $(VENV)/.dev
+	rm -rf build dist
+	$(BIN)/python -m build --wheel --outdir dist . >/dev/null
+	@ls dist/*.whl
+
+clean: ## remove what make made, the virtual environment included
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache
+
+# One stamp per set of packages: a run with nothing changed installs nothing.
+$(VENV)/.serve: pyproject.toml scripts/setup.sh
+	scripts/setup.sh $(VENV)
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml scripts/setup.sh
+	scripts/setup.sh $(VENV) dev
+	@touch $@ $(VENV)/.serve

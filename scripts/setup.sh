@@ -1,0 +1,35 @@
+#!/bin/sh
+# usage: scripts/setup.sh VENV [EXTRA]
+# Creates VENV with a supported Python and installs the project there, editable, with the EXTRA.
+# Needs no compiler and touches nothing outside VENV and pip's cache.
+set -eu
+venv=$1
+extra=${2:+[$2]}
+
+die() {
+    printf '%s\n' "$@" >&2
+    exit 1
+}
+
+supported() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null
+}
+
+find_python() {
+    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+        if command -v "$candidate" >/dev/null && supported "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    die "baton needs Python 3.11, 3.12 or 3.13, and found none of them." \
+        "  Debian 12 or 13:  apt-get install -y python3 python3-venv"
+}
+
+if ! supported "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    python=$(find_python)
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        die "$python lacks the venv module." "  Debian 12 or 13:  apt-get install -y python3-venv"
+    "$python" -m venv --clear "$venv"
+fi
+"$venv/bin/python" -m pip install --disable-pip-version-check --quiet --editable ".$extra"
