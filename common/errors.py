@@ -1,0 +1,88 @@
+"""The error tree: the class says who must act, the text carries the numbers with their units.
+
+    BatonError
+    ├── ClientError            the request is wrong: 4xx, never retried
+    │   └── ContextOverflow    it does not fit the model's context
+    ├── SetupError             the operator must act: shown in one line, exit code 2
+    │   └── UnsupportedModel   no code here runs this model
+    ├── PeerError              another process is at fault: retried, then 503
+    │   ├── PeerRefused        a hello named two values that must be equal
+    │   └── TransferFailed     pages did not arrive
+    ├── Overloaded             a bound was reached: 429 or 503 with Retry-After
+    └── InvariantBroken        ours: a bug; the process stops rather than go on
+
+Must import nothing but `common.ids`.
+"""
+
+from common.ids import InstanceId, TransferId
+
+
+class BatonError(Exception):
+    """Root of every error that Baton raises on purpose."""
+
+
+class ClientError(BatonError):
+    """The request is wrong. `param` names the field, the message its value and the remedy."""
+
+    def __init__(self, message: str, *, param: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.param = param
+        self.status = status
+
+
+class ContextOverflow(ClientError):
+    """Prompt and output do not fit the model's context together."""
+
+    def __init__(self, n_prompt: int, max_tokens: int, max_model_len: int, *, param: str) -> None:
+        super().__init__(
+            f"This model's maximum context length is {max_model_len} tokens, but "
+            f"{n_prompt} tokens of prompt and {max_tokens} of output were asked for "
+            f"({n_prompt + max_tokens} in all). Shorten the prompt or lower max_tokens.",
+            param=param,
+        )
+
+
+class SetupError(BatonError):
+    """The operator must act: a flag, a file or a machine is not as it must be."""
+
+
+class UnsupportedModel(SetupError):
+    """No code here runs this model. The message lists what is supported."""
+
+
+class PeerError(BatonError):
+    """Another process is at fault. The request may be tried again."""
+
+
+class PeerRefused(PeerError):
+    """Two processes disagree on something that must be equal; both values are named."""
+
+    def __init__(self, field: str, ours: str, theirs: str) -> None:
+        super().__init__(f"refused: {field} differs: ours is {ours}, theirs is {theirs}")
+        self.field = field
+        self.ours = ours
+        self.theirs = theirs
+
+
+class TransferFailed(PeerError):
+    """Pages did not arrive."""
+
+    def __init__(
+        self, transfer: TransferId, peer: InstanceId, done_bytes: int, of_bytes: int, after_s: float
+    ) -> None:
+        super().__init__(
+            f"{transfer}: pull from {peer}: {done_bytes} of {of_bytes} bytes in {after_s:.3f} s"
+        )
+
+
+class Overloaded(BatonError):
+    """A bound was reached, before any work was done. `retry_after_s` is the predicted wait."""
+
+    def __init__(self, message: str, *, retry_after_s: float, status: int = 429) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.status = status
+
+
+class InvariantBroken(BatonError):
+    """A law does not hold: a bug of ours. Never caught to go on."""

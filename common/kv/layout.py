@@ -1,0 +1,51 @@
+"""What one token leaves behind, and so what a page is: the only place that knows a page's shape
+besides the kernels. Whatever moves pages sees `page_bytes` and nothing else (law 7).
+"""
+
+import msgspec
+
+PAGE_ALIGN_BYTES = 4096
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Multi-head and grouped-query attention; one group of layers, one segment a page.
+
+    A page is `[n_layers, 2, n_kv_heads, page_tokens, head_dim]` of `dtype`, contiguous; K first.
+    Pages lie `page_bytes` apart: the shape's bytes rounded up to 4096.
+    """
+
+    n_layers: int
+    n_kv_heads: int
+    head_dim: int
+    page_tokens: int
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, int, int, int, int]:
+        return (self.n_layers, 2, self.n_kv_heads, self.page_tokens, self.head_dim)
+
+    @property
+    def token_bytes(self) -> int:
+        """KV of one token, all layers."""
+        return self.n_layers * 2 * self.n_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of a page that hold KV."""
+        return self.token_bytes * self.page_tokens
+
+    @property
+    def page_bytes(self) -> int:
+        """Distance between pages."""
+        return -(-self.used_bytes // PAGE_ALIGN_BYTES) * PAGE_ALIGN_BYTES
+
+    def describe(self) -> str:
+        """Equal texts mean interchangeable pages. Compared in the hello, shown when it differs."""
+        dims = "x".join(str(n) for n in self.shape)
+        return f"layers,kv,heads,tokens,dim={dims}"
+
+
+def pages_for(n_tokens: int, page_tokens: int) -> int:
+    """Pages that hold `n_tokens` tokens: ceil(n_tokens / page_tokens)."""
+    return -(-n_tokens // page_tokens)

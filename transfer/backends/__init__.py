@@ -1,0 +1,1 @@
+"""One file a transport; opened by `transfer.open` alone."""
