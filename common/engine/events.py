@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from common.engine.plan import PassPlan, PassResult
 from common.ids import InstanceId, PageId, StepId, TicketId, TransferId
-from common.messages import AnyMessage, Hello, PageRef, RegionKey
+from common.messages import AnyMessage, Hello, PageRef, Peer, RegionKey
 
 # --- events ----------------------------------------------------------------------------------
 
@@ -62,11 +62,19 @@ class PeerDown:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerBarred:
+    """That instance must not be worked with: a hello named two values that differ."""
+
+    instance: InstanceId
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Finish what is here; refuse what is new."""
 
 
-Event = Received | StepDone | StepFailed | TicketFinal | PeerUp | PeerDown | Drain
+Event = Received | StepDone | StepFailed | TicketFinal | PeerUp | PeerDown | PeerBarred | Drain
 
 # --- actions ---------------------------------------------------------------------------------
 
@@ -97,6 +105,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Connect:
+    """Get to know a peer: answered by PeerUp, PeerBarred or PeerDown. Idempotent."""
+
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     """Send to a known peer. The shell may fail to (full or cut link): digests make up for it."""
 
@@ -117,7 +132,7 @@ class Note:
     fields: dict[str, int | float | str] = field(default_factory=dict[str, int | float | str])
 
 
-Action = Launch | Pull | Cancel | Send | Note
+Action = Launch | Pull | Cancel | Connect | Send | Note
 
 NOTES = (
     "received",  # gateway: the request is validated and tokenised
