@@ -1,0 +1,335 @@
+"""The only configuration: typed, frozen, refused loudly.
+
+A field's name is also its flag (`--max-model-len`), its TOML key (`max_model_len`), its
+environment variable (`BATON_MAX_MODEL_LEN`) and its name in the log. Names are vLLM's where vLLM
+has one. `launch/settings.py` fills `ServeConfig`; `resolve` turns it into what one worker needs.
+
+Must not read files, argv, the environment or the machine, and must not import torch.
+"""
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from common.ids import Role
+
+DType = Literal["auto", "bfloat16", "float16", "float32"]
+TransportName = Literal["auto", "shm", "tcp"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+BlockSize = Literal[1, 2, 4, 8, 16, 32, 64, 128, 256]
+
+# A bound belongs to the value, a description to the field: `Annotated[Count | None, Meta(...)]`.
+Count = Annotated[int, Meta(ge=1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Text = Annotated[str, Meta(min_length=1)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+CpuList = Annotated[
+    str, Meta(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$", description="CPUs such as 0-3,5")
+]
+DeviceList = Annotated[
+    str,
+    Meta(
+        pattern=r"^(auto|cpu|cuda(:\d+)?)(,cuda:\d+)*$",
+        description="auto, cpu or devices such as cuda:0,cuda:1",
+    ),
+]
+
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_BYTE_UNITS = {
+    "": 1,
+    "b": 1,
+    **{p: 10 ** (3 * n) for n, p in enumerate(("kb", "mb", "gb", "tb"), 1)},
+    **{p: 2 ** (10 * n) for n, p in enumerate(("k", "m", "g", "t"), 1)},
+    **{p: 2 ** (10 * n) for n, p in enumerate(("kib", "mib", "gib", "tib"), 1)},
+}
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every part of the configuration."""
+
+
+class PoolTuning(Section, frozen=True, kw_only=True):
+    """Every tuning flag, declared once; it exists for both pools and for each.
+
+    None: not given here. A pool's own value wins over the one for both, that over the role's
+    default (`_DEFAULTS`).
+    """
+
+    max_num_batched_tokens: Annotated[
+        Count | None, Meta(description="tokens in one pass, of all sequences together")
+    ] = None
+    max_num_seqs: Annotated[Count | None, Meta(description="sequences in one pass, at most")] = None
+    chunk_tokens: Annotated[
+        Count | None, Meta(description="tokens of one prompt in one pass, at most")
+    ] = None
+    kv_cache_memory_bytes: Annotated[
+        Count | None, Meta(description="memory of each worker's KV pages, such as 512MiB or 2G")
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool | None, Meta(description="keep finished pages, to be found by their tokens")
+    ] = None
+    max_waiting: Annotated[
+        Count | None, Meta(description="requests that a worker queues before it refuses")
+    ] = None
+    threads: Annotated[
+        Count | None, Meta(description="compute threads of each worker [its share of the CPUs]")
+    ] = None
+    cpus: Annotated[
+        CpuList | None,
+        Meta(description="CPUs that the pool's workers share"),
+    ] = None
+    devices: Annotated[
+        DeviceList | None,
+        Meta(
+            description="devices that the pool's workers take in turn",
+        ),
+    ] = None
+
+
+class PrefillConfig(PoolTuning, frozen=True, kw_only=True):
+    """The prefill pool. With no workers, the decode pool computes prompts too (colocated)."""
+
+    workers: Annotated[int, Meta(ge=0, le=64, description="prefill workers; 0: colocated")] = 1
+
+
+class DecodeConfig(PoolTuning, frozen=True, kw_only=True):
+    """The decode pool."""
+
+    workers: Annotated[int, Meta(ge=1, le=64, description="decode workers")] = 1
+
+
+class EngineOptions(PoolTuning, frozen=True, kw_only=True):
+    """What the server and a worker that joins it are both told. Must be equal in all processes,
+    but for tuning, addresses and paths."""
+
+    model: Annotated[
+        Text | None,
+        Meta(
+            description="directory, .gguf file or hub id [SmolLM2-135M-Instruct, fetched once]",
+        ),
+    ] = None
+    served_model_name: Annotated[
+        Text | None, Meta(description="the model's name in the API [from --model]")
+    ] = None
+    dtype: Annotated[DType, Meta(description="of weights and KV; auto: the model's own")] = "auto"
+    max_model_len: Annotated[
+        Count | None, Meta(description="tokens of prompt and output together [the model's own]")
+    ] = None
+    block_size: Annotated[BlockSize, Meta(description="tokens of a KV page")] = 16
+    transport: Annotated[
+        TransportName, Meta(description="how pages travel; auto: the best both sides have")
+    ] = "auto"
+    control_host: Annotated[
+        Text, Meta(description="address where this process's own sockets listen")
+    ] = "127.0.0.1"
+    shutdown_timeout: Annotated[
+        float, Meta(ge=0, le=86400, description="seconds that streams in flight get to finish")
+    ] = 30.0
+    request_log: Annotated[
+        Text | None,
+        Meta(description="file for one JSON line per event of a request's life"),
+    ] = None
+    run_dir: Annotated[
+        Text | None,
+        Meta(description="directory of sockets and worker logs [a temporary one]"),
+    ] = None
+    cache_dir: Annotated[
+        Text | None, Meta(description="where fetched models are kept [the user's]")
+    ] = None
+    log_level: Annotated[LogLevel, Meta(description="least severe line that is logged")] = "info"
+
+
+class ServeConfig(EngineOptions, frozen=True, kw_only=True):
+    """`baton serve`: the pools, the gateway and their supervision."""
+
+    host: Annotated[Text, Meta(description="address of the HTTP API")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="port of the HTTP API; 0: any")] = 8000
+    control_port: Annotated[
+        Port, Meta(description="port where workers join; 0: any, shown at start")
+    ] = 0
+    chat_template: Annotated[
+        Text | None, Meta(description="file of a jinja2 template [the model's own]")
+    ] = None
+    max_logprobs: Annotated[
+        int, Meta(ge=0, le=1000, description="alternatives per token that a client may ask for")
+    ] = 20
+    max_waiting_requests: Annotated[
+        int, Meta(ge=1, description="HTTP requests in progress; beyond it the answer is 429")
+    ] = 1024
+    seed: Annotated[
+        Seed | None,
+        Meta(description="source of the seeds of requests that give none"),
+    ] = None
+    prefill: PrefillConfig = PrefillConfig()
+    decode: DecodeConfig = DecodeConfig()
+
+
+class EngineConfig(Section, frozen=True, kw_only=True):
+    """What one worker computes with: every value decided, `max_model_len` and `dtype` alone left
+    to the model's own files."""
+
+    role: Role
+    name: str  # "prefill-0": of logs and metrics
+    model: str  # a directory or a .gguf file
+    served_model_name: str
+    dtype: DType
+    block_size: BlockSize
+    max_model_len: int | None
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    chunk_tokens: int
+    kv_cache_memory_bytes: int
+    enable_prefix_caching: bool
+    max_waiting: int
+    threads: int
+    cpus: tuple[int, ...] | None  # None: wherever the system puts it
+    device: str  # "auto", "cpu", "cuda:1"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, naming both fields, where two values contradict each other."""
+        if self.chunk_tokens > self.max_num_batched_tokens:
+            raise ValueError(
+                f"{self.role}.chunk_tokens ({self.chunk_tokens}) must be <= "
+                f"{self.role}.max_num_batched_tokens ({self.max_num_batched_tokens})"
+            )
+        if self.role is Role.DECODE and self.max_num_seqs > self.max_num_batched_tokens:
+            raise ValueError(
+                f"decode.max_num_seqs ({self.max_num_seqs}) must be <= "
+                f"decode.max_num_batched_tokens ({self.max_num_batched_tokens})"
+            )
+
+
+class WorkerConfig(EngineConfig, frozen=True, kw_only=True):
+    """Everything that one worker process needs. Travels to it as JSON."""
+
+    join: str  # ZeroMQ address of the gateway's control socket
+    control_host: str
+    transport: TransportName
+    shutdown_timeout: float  # seconds
+    request_log: str | None
+    run_dir: str | None
+    log_level: LogLevel
+
+
+class _Defaults(Section, frozen=True, kw_only=True):
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    chunk_tokens: int
+    kv_cache_memory_bytes: int = 2**30
+    enable_prefix_caching: bool = True
+    max_waiting: int = 256
+
+
+_DEFAULTS = {
+    Role.PREFILL: _Defaults(max_num_batched_tokens=2048, max_num_seqs=64, chunk_tokens=512),
+    Role.DECODE: _Defaults(max_num_batched_tokens=512, max_num_seqs=64, chunk_tokens=128),
+}
+
+
+def resolve(
+    config: ServeConfig, role: Role, *, join: str, cpus: Sequence[int]
+) -> tuple[WorkerConfig, ...]:
+    """The workers of one pool on this machine, whose CPUs are `cpus`; see `resolve_worker`."""
+    pool = _pool(config, role)
+    share = len(cpus) // (config.prefill.workers + config.decode.workers)
+    return tuple(
+        resolve_worker(
+            config, role, index=index, name=f"{role}-{index}", join=join, threads=max(1, share)
+        )
+        for index in range(pool.workers)
+    )
+
+
+def resolve_worker(
+    config: ServeConfig, role: Role, *, index: int, name: str, join: str, threads: int
+) -> WorkerConfig:
+    """Worker `index` of its pool, with `threads` where the configuration does not say.
+
+    `config.model` (a path by now) and `config.served_model_name` must be settled. Raises
+    ValueError, naming both fields, where two values contradict each other.
+    """
+    if config.model is None or config.served_model_name is None:
+        raise ValueError("model and served_model_name must be settled before workers are")
+    pool = _pool(config, role)
+    tuning = _merged(pool, config)
+    defaults = _DEFAULTS[role]
+    n_seqs = tuning.max_num_seqs or defaults.max_num_seqs
+    budget = tuning.max_num_batched_tokens or max(defaults.max_num_batched_tokens, n_seqs)
+    cpus = _share(parse_cpus(tuning.cpus), index, pool.workers) if tuning.cpus else None
+    devices = (tuning.devices or "auto").split(",")
+    caching = tuning.enable_prefix_caching
+    return WorkerConfig(
+        role=role,
+        name=name,
+        model=config.model,
+        served_model_name=config.served_model_name,
+        dtype=config.dtype,
+        block_size=config.block_size,
+        max_model_len=config.max_model_len,
+        max_num_batched_tokens=budget,
+        max_num_seqs=n_seqs,
+        chunk_tokens=tuning.chunk_tokens or min(defaults.chunk_tokens, budget),
+        kv_cache_memory_bytes=tuning.kv_cache_memory_bytes or defaults.kv_cache_memory_bytes,
+        enable_prefix_caching=defaults.enable_prefix_caching if caching is None else caching,
+        max_waiting=tuning.max_waiting or defaults.max_waiting,
+        threads=tuning.threads or (len(cpus) if cpus else threads),
+        cpus=cpus,
+        device=devices[index % len(devices)],
+        join=join,
+        control_host=config.control_host,
+        transport=config.transport,
+        shutdown_timeout=config.shutdown_timeout,
+        request_log=config.request_log,
+        run_dir=config.run_dir,
+        log_level=config.log_level,
+    )
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes from "4096", "512MiB", "1.5 GB" or "2G". Raises ValueError.
+
+    KB, MB, GB and TB are powers of 1000; K, KiB and so on, as in vLLM's `G`, powers of 1024.
+    """
+    match = _BYTES.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _BYTE_UNITS:
+        raise ValueError(f"{text!r} is not a number of bytes such as 512MiB or 2G")
+    return int(Decimal(match[1]) * _BYTE_UNITS[match[2]])
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """CPU numbers, ascending, from "0-3,5". Raises ValueError on a range that runs backwards."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers = range(int(first), int(last or first) + 1)
+        if not numbers:
+            raise ValueError(f"the range {part} of CPUs runs backwards")
+        cpus.update(numbers)
+    return tuple(sorted(cpus))
+
+
+def _pool(config: ServeConfig, role: Role) -> PrefillConfig | DecodeConfig:
+    match role:
+        case Role.PREFILL:
+            return config.prefill
+        case Role.DECODE:
+            return config.decode
+        case Role.GATEWAY:
+            raise ValueError("the gateway is not a pool")
+
+
+def _merged(pool: PoolTuning, both: PoolTuning) -> PoolTuning:
+    own = {name: getattr(pool, name) for name in PoolTuning.__struct_fields__}
+    return PoolTuning(**{k: getattr(both, k) if v is None else v for k, v in own.items()})
+
+
+def _share(cpus: tuple[int, ...], index: int, n_workers: int) -> tuple[int, ...]:
+    """Worker `index`'s part; all of them where there are fewer CPUs than workers."""
+    if len(cpus) < n_workers:
+        return cpus
+    first, last = (len(cpus) * i // n_workers for i in (index, index + 1))
+    return cpus[first:last]
