@@ -22,8 +22,12 @@ TransportName = Literal["auto", "shm", "tcp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 BlockSize = Literal[1, 2, 4, 8, 16, 32, 64, 128, 256]
 
-# A bound belongs to the value, a description to the field: `Annotated[Count | None, Meta(...)]`.
+# A value's type carries its bounds and, where they need words, what is expected. A field's own
+# Meta describes the field: `Annotated[Count | None, Meta(description=...)]`.
 Count = Annotated[int, Meta(ge=1)]
+Bytes = Annotated[
+    int, Meta(ge=1, description="a number of bytes, at least 1, such as 512MiB or 2G")
+]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(min_length=1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -67,7 +71,7 @@ class PoolTuning(Section, frozen=True, kw_only=True):
         Count | None, Meta(description="tokens of one prompt in one pass, at most")
     ] = None
     kv_cache_memory_bytes: Annotated[
-        Count | None, Meta(description="memory of each worker's KV pages, such as 512MiB or 2G")
+        Bytes | None, Meta(description="memory of each worker's KV pages, such as 512MiB or 2G")
     ] = None
     enable_prefix_caching: Annotated[
         bool | None, Meta(description="keep finished pages, to be found by their tokens")
@@ -90,6 +94,20 @@ class PoolTuning(Section, frozen=True, kw_only=True):
     ] = None
 
 
+class Tuning(Section, frozen=True, kw_only=True):
+    """The tuning of one pool, every value decided but the share of CPUs."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    chunk_tokens: int
+    kv_cache_memory_bytes: int = 2**30
+    enable_prefix_caching: bool = True
+    max_waiting: int = 256
+    threads: int | None = None
+    cpus: str | None = None
+    devices: str = "auto"
+
+
 class PrefillConfig(PoolTuning, frozen=True, kw_only=True):
     """The prefill pool. With no workers, the decode pool computes prompts too (colocated)."""
 
@@ -102,9 +120,8 @@ class DecodeConfig(PoolTuning, frozen=True, kw_only=True):
     workers: Annotated[int, Meta(ge=1, le=64, description="decode workers")] = 1
 
 
-class EngineOptions(PoolTuning, frozen=True, kw_only=True):
-    """What the server and a worker that joins it are both told. Must be equal in all processes,
-    but for tuning, addresses and paths."""
+class ModelOptions(PoolTuning, frozen=True, kw_only=True):
+    """What is served. Must be equal in the server and in the workers that join it."""
 
     model: Annotated[
         Text | None,
@@ -120,6 +137,11 @@ class EngineOptions(PoolTuning, frozen=True, kw_only=True):
         Count | None, Meta(description="tokens of prompt and output together [the model's own]")
     ] = None
     block_size: Annotated[BlockSize, Meta(description="tokens of a KV page")] = 16
+
+
+class ProcessOptions(ModelOptions, frozen=True, kw_only=True):
+    """What every process is told of its surroundings."""
+
     transport: Annotated[
         TransportName, Meta(description="how pages travel; auto: the best both sides have")
     ] = "auto"
@@ -143,7 +165,7 @@ class EngineOptions(PoolTuning, frozen=True, kw_only=True):
     log_level: Annotated[LogLevel, Meta(description="least severe line that is logged")] = "info"
 
 
-class ServeConfig(EngineOptions, frozen=True, kw_only=True):
+class ServeConfig(ProcessOptions, frozen=True, kw_only=True):
     """`baton serve`: the pools, the gateway and their supervision."""
 
     host: Annotated[Text, Meta(description="address of the HTTP API")] = "127.0.0.1"
@@ -167,6 +189,21 @@ class ServeConfig(EngineOptions, frozen=True, kw_only=True):
     prefill: PrefillConfig = PrefillConfig()
     decode: DecodeConfig = DecodeConfig()
 
+    def __post_init__(self) -> None:
+        """Raises ValueError, naming both fields, where two values contradict each other."""
+        for role in (Role.PREFILL, Role.DECODE):
+            pool = tuning(self, role)
+            if pool.chunk_tokens > pool.max_num_batched_tokens:
+                raise ValueError(
+                    f"{role}.chunk_tokens ({pool.chunk_tokens}) must be <= "
+                    f"{role}.max_num_batched_tokens ({pool.max_num_batched_tokens})"
+                )
+            if role is Role.DECODE and pool.max_num_seqs > pool.max_num_batched_tokens:
+                raise ValueError(
+                    f"{role}.max_num_seqs ({pool.max_num_seqs}) must be <= "
+                    f"{role}.max_num_batched_tokens ({pool.max_num_batched_tokens})"
+                )
+
 
 class EngineConfig(Section, frozen=True, kw_only=True):
     """What one worker computes with: every value decided, `max_model_len` and `dtype` alone left
@@ -189,19 +226,6 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     cpus: tuple[int, ...] | None  # None: wherever the system puts it
     device: str  # "auto", "cpu", "cuda:1"
 
-    def __post_init__(self) -> None:
-        """Raises ValueError, naming both fields, where two values contradict each other."""
-        if self.chunk_tokens > self.max_num_batched_tokens:
-            raise ValueError(
-                f"{self.role}.chunk_tokens ({self.chunk_tokens}) must be <= "
-                f"{self.role}.max_num_batched_tokens ({self.max_num_batched_tokens})"
-            )
-        if self.role is Role.DECODE and self.max_num_seqs > self.max_num_batched_tokens:
-            raise ValueError(
-                f"decode.max_num_seqs ({self.max_num_seqs}) must be <= "
-                f"decode.max_num_batched_tokens ({self.max_num_batched_tokens})"
-            )
-
 
 class WorkerConfig(EngineConfig, frozen=True, kw_only=True):
     """Everything that one worker process needs. Travels to it as JSON."""
@@ -215,19 +239,39 @@ class WorkerConfig(EngineConfig, frozen=True, kw_only=True):
     log_level: LogLevel
 
 
-class _Defaults(Section, frozen=True, kw_only=True):
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    chunk_tokens: int
-    kv_cache_memory_bytes: int = 2**30
-    enable_prefix_caching: bool = True
-    max_waiting: int = 256
-
-
 _DEFAULTS = {
-    Role.PREFILL: _Defaults(max_num_batched_tokens=2048, max_num_seqs=64, chunk_tokens=512),
-    Role.DECODE: _Defaults(max_num_batched_tokens=512, max_num_seqs=64, chunk_tokens=128),
+    Role.PREFILL: Tuning(max_num_batched_tokens=2048, max_num_seqs=64, chunk_tokens=512),
+    Role.DECODE: Tuning(max_num_batched_tokens=512, max_num_seqs=64, chunk_tokens=128),
 }
+
+
+def tuning(config: ServeConfig, role: Role) -> Tuning:
+    """The pool's own values, else those for both pools, else the role's defaults.
+
+    A default gives way to a given value that it would contradict.
+    """
+    pool, default = _pool(config, role), _DEFAULTS[role]
+    given = PoolTuning(
+        **{
+            name: getattr(config, name) if getattr(pool, name) is None else getattr(pool, name)
+            for name in PoolTuning.__struct_fields__
+        }
+    )
+    n_seqs, chunk, caching = given.max_num_seqs, given.chunk_tokens, given.enable_prefix_caching
+    budget = given.max_num_batched_tokens or max(
+        default.max_num_batched_tokens, n_seqs or 1, chunk or 1
+    )
+    return Tuning(
+        max_num_batched_tokens=budget,
+        max_num_seqs=n_seqs or min(default.max_num_seqs, budget),
+        chunk_tokens=chunk or min(default.chunk_tokens, budget),
+        kv_cache_memory_bytes=given.kv_cache_memory_bytes or default.kv_cache_memory_bytes,
+        enable_prefix_caching=default.enable_prefix_caching if caching is None else caching,
+        max_waiting=given.max_waiting or default.max_waiting,
+        threads=given.threads,
+        cpus=given.cpus,
+        devices=given.devices or default.devices,
+    )
 
 
 def resolve(
@@ -249,19 +293,14 @@ def resolve_worker(
 ) -> WorkerConfig:
     """Worker `index` of its pool, with `threads` where the configuration does not say.
 
-    `config.model` (a path by now) and `config.served_model_name` must be settled. Raises
-    ValueError, naming both fields, where two values contradict each other.
+    `config.model` (a path by now) and `config.served_model_name` must be settled.
     """
     if config.model is None or config.served_model_name is None:
         raise ValueError("model and served_model_name must be settled before workers are")
-    pool = _pool(config, role)
-    tuning = _merged(pool, config)
-    defaults = _DEFAULTS[role]
-    n_seqs = tuning.max_num_seqs or defaults.max_num_seqs
-    budget = tuning.max_num_batched_tokens or max(defaults.max_num_batched_tokens, n_seqs)
-    cpus = _share(parse_cpus(tuning.cpus), index, pool.workers) if tuning.cpus else None
-    devices = (tuning.devices or "auto").split(",")
-    caching = tuning.enable_prefix_caching
+    own = tuning(config, role)
+    n_workers = _pool(config, role).workers
+    cpus = _share(parse_cpus(own.cpus), index, n_workers) if own.cpus else None
+    devices = own.devices.split(",")
     return WorkerConfig(
         role=role,
         name=name,
@@ -270,13 +309,13 @@ def resolve_worker(
         dtype=config.dtype,
         block_size=config.block_size,
         max_model_len=config.max_model_len,
-        max_num_batched_tokens=budget,
-        max_num_seqs=n_seqs,
-        chunk_tokens=tuning.chunk_tokens or min(defaults.chunk_tokens, budget),
-        kv_cache_memory_bytes=tuning.kv_cache_memory_bytes or defaults.kv_cache_memory_bytes,
-        enable_prefix_caching=defaults.enable_prefix_caching if caching is None else caching,
-        max_waiting=tuning.max_waiting or defaults.max_waiting,
-        threads=tuning.threads or (len(cpus) if cpus else threads),
+        max_num_batched_tokens=own.max_num_batched_tokens,
+        max_num_seqs=own.max_num_seqs,
+        chunk_tokens=own.chunk_tokens,
+        kv_cache_memory_bytes=own.kv_cache_memory_bytes,
+        enable_prefix_caching=own.enable_prefix_caching,
+        max_waiting=own.max_waiting,
+        threads=own.threads or (len(cpus) if cpus else threads),
         cpus=cpus,
         device=devices[index % len(devices)],
         join=join,
@@ -320,11 +359,6 @@ def _pool(config: ServeConfig, role: Role) -> PrefillConfig | DecodeConfig:
             return config.decode
         case Role.GATEWAY:
             raise ValueError("the gateway is not a pool")
-
-
-def _merged(pool: PoolTuning, both: PoolTuning) -> PoolTuning:
-    own = {name: getattr(pool, name) for name in PoolTuning.__struct_fields__}
-    return PoolTuning(**{k: getattr(both, k) if v is None else v for k, v in own.items()})
 
 
 def _share(cpus: tuple[int, ...], index: int, n_workers: int) -> tuple[int, ...]:

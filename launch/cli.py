@@ -1,0 +1,162 @@
+"""The `baton` command: finds the subcommand and imports what it needs, and no more.
+
+The one place that reads the process's argv and environment. `baton --help` must not import torch.
+"""
+
+import importlib.util
+import os
+import socket
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from common.config import ServeConfig
+
+# Nothing of ours at the top of the file: the names are common words, and a foreign package that
+# stands before ours on sys.path must be refused by name, not by a strange ImportError.
+
+_PACKAGES = ("common", "prefill", "decode", "transfer", "launch", "bench")
+_COMMANDS = {
+    "serve": "serve a model over HTTP through a prefill pool and a decode pool",
+    "prefill": "run one prefill worker for a server that is running (--join ADDR)",
+    "decode": "run one decode worker for a server that is running (--join ADDR)",
+    "bench": "measure a running server (baton bench serve --base-url URL)",
+    "fetch": "download the default model, and print where it is",
+}
+_USAGE_EXIT = 2
+_INTERRUPTED_EXIT = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 2 where the operator must act, with one line on stderr."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    foreign = foreign_package(Path(__file__).resolve().parent.parent)
+    if foreign is not None:
+        print(f"baton: {foreign}", file=sys.stderr)
+        return _USAGE_EXIT
+    from common.errors import SetupError
+
+    try:
+        return _run(arguments)
+    except SetupError as error:
+        print(f"baton: {error}", file=sys.stderr)
+        return _USAGE_EXIT
+    except KeyboardInterrupt:
+        return _INTERRUPTED_EXIT
+
+
+def foreign_package(home: Path) -> str | None:
+    """What is wrong where one of our package names leads elsewhere than to `home`."""
+    for name in _PACKAGES:
+        spec = importlib.util.find_spec(name)
+        places = list(spec.submodule_search_locations or ()) if spec is not None else []
+        place = Path(places[0]).resolve() if places else None
+        if place != home / name:
+            return (
+                f"the package `{name}` is found at {place or 'no place'}, not at {home / name}: "
+                "another one stands before it; look at PYTHONPATH"
+            )
+    return None
+
+
+def _run(arguments: list[str]) -> int:
+    match arguments:
+        case ["--version"]:
+            from importlib.metadata import version
+
+            print(f"baton {version('baton-serving')}")
+        case ["--help" | "-h"]:
+            print(_help())
+        case []:
+            print(_help(), file=sys.stderr)
+            return _USAGE_EXIT
+        case ["serve", *rest]:
+            return _serve(rest)
+        case ["prefill" | "decode" as role, *rest]:
+            return _worker(role, rest)
+        case ["bench", *rest]:
+            return _bench(rest)
+        case ["fetch", *rest]:
+            return _fetch(rest)
+        case [unknown, *_]:
+            raise _unknown("command", unknown, _COMMANDS)
+    return 0
+
+
+def _help() -> str:
+    lines = "\n".join(f"  {name:8} {text}" for name, text in _COMMANDS.items())
+    return f"usage: baton COMMAND [flags]; baton COMMAND --help lists a command's flags\n\n{lines}"
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> Exception:
+    from common.errors import SetupError
+    from launch.options import nearest
+
+    return SetupError(f"unknown {what} {name}; did you mean {nearest(name, known)}?")
+
+
+def _serve(argv: list[str]) -> int:
+    from launch.settings import load_serve
+
+    config = _settled(load_serve(argv, os.environ))
+    from launch.local import serve
+
+    return serve(config)
+
+
+def _worker(role: str, argv: list[str]) -> int:
+    from common.config import resolve_worker
+    from common.ids import Role
+    from launch.settings import load_worker
+
+    told = load_worker(Role(role), argv, os.environ)
+    config = resolve_worker(
+        _settled(told.config),
+        Role(role),
+        index=0,
+        name=f"{role}-{socket.gethostname()}-{os.getpid()}",
+        join=told.join,
+        threads=len(os.sched_getaffinity(0)),
+    )
+    if config.role is Role.PREFILL:
+        from prefill.worker import main as run
+    else:
+        from decode.worker import main as run
+    return run(config)
+
+
+def _settled(config: "ServeConfig") -> "ServeConfig":
+    """With the model's files on this machine, and its name."""
+    from msgspec.structs import replace
+
+    from launch.fetch import model_name, resolve_model
+    from launch.settings import cache_dir
+
+    path = resolve_model(config.model, cache_dir=cache_dir(config))
+    name = config.served_model_name or model_name(config.model)
+    return replace(config, model=str(path), served_model_name=name)
+
+
+def _bench(argv: list[str]) -> int:
+    match argv:
+        case ["serve", *rest]:
+            from bench.serve import main as run
+
+            return run(rest)
+        case ["--help" | "-h"]:
+            print("usage: baton bench serve [flags]; baton bench serve --help lists the flags")
+            return 0
+        case [unknown, *_]:
+            raise _unknown("bench", unknown, ["serve"])
+        case _:
+            raise _unknown("bench", "(none)", ["serve"])
+
+
+def _fetch(argv: list[str]) -> int:
+    from launch.fetch import DEFAULT_MODEL, fetch
+    from launch.settings import load_fetch
+
+    print(fetch(DEFAULT_MODEL, cache_dir=load_fetch(argv, os.environ)))
+    return 0

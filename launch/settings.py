@@ -1,0 +1,280 @@
+"""From the command line, the environment and a TOML file to the one configuration.
+
+Order: command line, then environment, then `--config FILE`, then default. Whatever is unknown or
+out of range is refused with the nearest valid name, or the bounds, and with the place it came from.
+
+Must not read the process's own argv or environment: both are arguments.
+"""
+
+import argparse
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, cast
+
+import msgspec
+import platformdirs
+from msgspec import inspect
+
+from common.config import (
+    DecodeConfig,
+    ModelOptions,
+    PoolTuning,
+    PrefillConfig,
+    ProcessOptions,
+    Section,
+    ServeConfig,
+    tuning,
+)
+from common.errors import SetupError
+from common.ids import Role
+from launch.options import ENV_PREFIX, Option, Value, nearest, options_of
+
+OPTIONS = options_of(ServeConfig)
+ALIASES = {"prefill": "prefill.workers", "decode": "decode.workers"}
+"""Short names of flags and environment variables: `--prefill 2`."""
+
+_HEADINGS: dict[type[Section], str] = {
+    ModelOptions: "the model",
+    ServeConfig: "the server",
+    PrefillConfig: "the prefill pool",
+    DecodeConfig: "the decode pool",
+    PoolTuning: "tuning",
+    ProcessOptions: "the processes",
+}
+_TUNING_NOTE = (
+    "For both pools; --prefill.NAME and --decode.NAME, such as --prefill.chunk-tokens, "
+    "are for one pool and win. Where the default depends on the pool, [prefill, decode]."
+)
+_SOURCES_NOTE = (
+    "Each flag is also a key of --config FILE (TOML: max_model_len = 4096; "
+    "[prefill] chunk_tokens = 256) and a variable (BATON_MAX_MODEL_LEN, "
+    "BATON_PREFILL__CHUNK_TOKENS). Order: flag, variable, file, default."
+)
+_ROLES = (Role.PREFILL, Role.DECODE)
+_CONFIG_ENV = f"{ENV_PREFIX}CONFIG"
+_JOIN = re.compile(r"(?:(?:tcp|ipc)://.+|[^/:\s]+:\d+|\[[^\]\s]+\]:\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a worker that runs by itself was told."""
+
+    config: ServeConfig
+    join: str  # ZeroMQ address
+
+
+def load_serve(argv: Sequence[str], environ: Mapping[str, str]) -> ServeConfig:
+    """The configuration of `baton serve`. Raises SetupError; exits after --help."""
+    parser = _parser("baton serve", "Serve a model over HTTP: a prefill pool and a decode pool.")
+    _add_options(parser, OPTIONS.values(), _ROLES, _TUNING_NOTE)
+    return _load(_parse(parser, argv), environ)
+
+
+def load_worker(role: Role, argv: Sequence[str], environ: Mapping[str, str]) -> Joined:
+    """The configuration of `baton prefill` or `baton decode`, its pool of one worker.
+
+    A file and variables may be those of the server it joins. Raises SetupError; exits after --help.
+    """
+    parser = _parser(f"baton {role}", f"Run one {role} worker for a server that is running.")
+    parser.add_argument("--join", metavar="ADDR", required=True, help="shown by `baton serve`")
+    own = (option for option in OPTIONS.values() if _is_for_worker(option))
+    _add_options(parser, own, [role], f"Over what a file says under [{role}].")
+    flags = _parse(parser, argv)
+    join = str(flags.pop("join"))
+    if _JOIN.fullmatch(join) is None:
+        raise SetupError(f"--join {join}: must be HOST:PORT or ipc://PATH")
+    config = _load(flags, environ, pool=f"{role}.")
+    pool = msgspec.structs.replace(
+        config.prefill if role is Role.PREFILL else config.decode, workers=1
+    )
+    return Joined(
+        config=msgspec.structs.replace(config, **{str(role): pool}),
+        join=join if "://" in join else f"tcp://{join}",
+    )
+
+
+def load_fetch(argv: Sequence[str], environ: Mapping[str, str]) -> Path:
+    """The cache directory that `baton fetch` fills. Raises SetupError; exits after --help."""
+    parser = _parser("baton fetch", "Download the default model, and print where it is.")
+    _add_options(parser, [OPTIONS["cache_dir"]], _ROLES, _TUNING_NOTE)
+    return cache_dir(_load(_parse(parser, argv), environ))
+
+
+def cache_dir(config: ServeConfig) -> Path:
+    """Where fetched models are kept."""
+    return Path(config.cache_dir or platformdirs.user_cache_dir("baton")).expanduser()
+
+
+def _load(flags: dict[str, str], environ: Mapping[str, str], *, pool: str = "") -> ServeConfig:
+    """`pool`: a worker's own section, "decode.", which its tuning flags speak of."""
+    file = flags.pop("config", None) or environ.get(_CONFIG_ENV)
+    values = _from_file(Path(file)) if file is not None else {}
+    values |= _from_environ(environ)
+    for key, text in flags.items():
+        option = OPTIONS[key]
+        owner = pool if option.section is PoolTuning else ""
+        values[owner + key] = _from_text(option, text, f"{option.flag} {text}")
+    nested: dict[str, Value | dict[str, Value]] = {key: {} for key in ALIASES}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        target = nested[section] if section else nested
+        assert isinstance(target, dict)
+        target[name] = value
+    try:
+        return msgspec.convert(nested, ServeConfig)
+    except msgspec.ValidationError as error:  # two values that contradict each other
+        raise SetupError(str(error)) from None
+
+
+def _from_text(option: Option, text: str, where: str) -> Value:
+    try:
+        return option.from_text(text)
+    except ValueError as error:
+        raise SetupError(f"{where}: {error}") from None
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, Value]:
+    known = {option.env: option for option in OPTIONS.values()}
+    known |= {ENV_PREFIX + alias.upper(): OPTIONS[key] for alias, key in ALIASES.items()}
+    values: dict[str, Value] = {}
+    for name, text in sorted(environ.items()):
+        if not name.startswith(ENV_PREFIX) or name == _CONFIG_ENV:
+            continue
+        if name not in known:
+            near = nearest(name, [*known, _CONFIG_ENV])
+            raise SetupError(f"unknown environment variable {name}; did you mean {near}?")
+        values[known[name].key] = _from_text(known[name], text, f"{name}={text}")
+    return values
+
+
+def _from_file(path: Path) -> dict[str, Value]:
+    try:
+        with path.open("rb") as file:
+            return _from_table(tomllib.load(file), "", f"{path}: ")
+    except OSError as error:
+        raise SetupError(f"--config {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SetupError(f"--config {path}: not TOML: {error}") from None
+
+
+def _from_table(table: dict[str, object], prefix: str, where: str) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for name, value in table.items():
+        key = prefix + name
+        if key in ALIASES:
+            if not isinstance(value, dict):
+                raise SetupError(f"{where}{key} is a section: write `workers = ...` under [{key}]")
+            values |= _from_table(cast("dict[str, object]", value), f"{key}.", where)
+        elif key in OPTIONS:
+            try:
+                values[key] = OPTIONS[key].check(value)
+            except ValueError as error:
+                raise SetupError(f"{where}{key} = {value!r}: {error}") from None
+        else:
+            near = nearest(key, [*OPTIONS, *ALIASES])
+            raise SetupError(f"{where}unknown key {key}; did you mean {near}?")
+    return values
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SetupError(message.removeprefix("argument "))
+
+    def flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
+
+
+def _parser(prog: str, description: str) -> _Parser:
+    parser = _Parser(
+        prog=prog,
+        description=description,
+        epilog=_SOURCES_NOTE,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=40, width=100),
+        usage=f"{prog} [flags]",
+    )
+    parser.add_argument("--config", metavar="FILE", help="read settings from this TOML file")
+    return parser
+
+
+def _add_options(
+    parser: _Parser, options: Iterable[Option], roles: Sequence[Role], tuning_note: str
+) -> None:
+    """One heading per section; what is repeated per pool is accepted and listed once."""
+    listed = list(options)
+    for section, heading in _HEADINGS.items():
+        own = [option for option in listed if option.section is section]
+        if own:
+            note = tuning_note if section is PoolTuning else None
+            group = parser.add_argument_group(heading, note)
+            for option in own:
+                _add_option(group.add_argument, option, roles)
+
+
+def _add_option(add: Callable[..., argparse.Action], option: Option, roles: Sequence[Role]) -> None:
+    text = argparse.SUPPRESS
+    if option.section is not PoolTuning or option.key == option.name:
+        text = f"{option.description}{_default_note(option, roles)}".replace("%", "%%")
+    if option.is_switch:
+        pool, dot, name = option.flag.removeprefix("--").rpartition(".")
+        off_text = text if text is argparse.SUPPRESS else "do not"
+        switch = {"dest": option.key, "action": "store_const"}
+        add(option.flag, **switch, const="true", help=text)
+        add(f"--{pool}{dot}no-{name}", **switch, const="false", help=off_text)
+        return
+    aliases = (f"--{alias}" for alias, key in ALIASES.items() if key == option.key)
+    add(option.flag, *aliases, dest=option.key, metavar=_metavar(option), help=text)
+
+
+def _default_note(option: Option, roles: Sequence[Role]) -> str:
+    """[the default], or that of each role: [2048, 512]."""
+    defaults = [option.default]
+    if option.section is PoolTuning:
+        defaults = [getattr(tuning(ServeConfig(), role), option.name) for role in roles]
+    texts = [_default_text(option, default) for default in defaults if default is not None]
+    return f" [{', '.join(dict.fromkeys(texts))}]" if texts else ""
+
+
+def _default_text(option: Option, default: object) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if option.name.endswith("_bytes") and isinstance(default, int):
+        return f"{default / 2**30:g}GiB"
+    return str(default)
+
+
+def _parse(parser: _Parser, argv: Sequence[str]) -> dict[str, str]:
+    """What was given, by key. `--max_model_len` is read as `--max-model-len`."""
+    known, rest = parser.parse_known_args([_kebab(argument) for argument in argv])
+    if rest:
+        unknown = next((argument for argument in rest if argument.startswith("-")), None)
+        if unknown is None:
+            raise SetupError(f"unexpected argument {rest[0]!r}: every setting has a flag")
+        name = unknown.partition("=")[0]
+        raise SetupError(f"unknown flag {name}; did you mean {nearest(name, parser.flags())}?")
+    return vars(known)
+
+
+def _kebab(argument: str) -> str:
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def _is_for_worker(option: Option) -> bool:
+    return option.section in (PoolTuning, ModelOptions, ProcessOptions) and "." not in option.key
+
+
+def _metavar(option: Option) -> str:
+    match option.kind:
+        case inspect.LiteralType(values):
+            return "{" + ",".join(str(value) for value in values) + "}"
+        case inspect.IntType() | inspect.FloatType():
+            return "BYTES" if option.name.endswith("_bytes") else "N"
+        case _:
+            return "TEXT"

@@ -1,0 +1,27 @@
+"""What all tests share: the default model's file, and the rule for tests that need a GPU."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launch.fetch import DEFAULT_MODEL, fetch
+from launch.settings import cache_dir, load_serve
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """The .gguf file of the default model, downloaded once into the user's cache directory."""
+    return fetch(DEFAULT_MODEL, cache_dir=cache_dir(load_serve([], os.environ)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` are skipped where there is none; others never import torch for this."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
