@@ -1,0 +1,164 @@
+"""What a worker tells of itself: its pulse (heartbeats) and its load and prefix events (snapshots).
+
+Pure: part of a core. It reads the pool and what it is told of steps; it holds no request.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+
+from common.ids import InstanceId, PageHash, Role, StepId
+from common.kv.pages import PagePool
+from common.messages import Hello, Progress, Snapshot
+
+HEARTBEAT_BUSY_S = 0.25  # while something is shared with the peer
+HEARTBEAT_IDLE_S = 1.0
+SNAPSHOT_EVERY_S = 0.05
+RECENT_STEPS = 32
+
+
+class Pulse:
+    """Steps done, the age of the one that runs, and how long it should take."""
+
+    def __init__(self) -> None:
+        self._done = 0
+        self._began: float | None = None
+        self._rows = 0
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_STEPS)
+        self.running: StepId | None = None
+
+    def begin(self, step: StepId, rows: int, now: float) -> None:
+        self.running, self._began, self._rows = step, now, rows
+
+    def end(self, now: float) -> None:
+        """The running step is final, well or badly."""
+        if self._began is not None:
+            self._recent.append((self._rows, now - self._began))
+        self.running = self._began = None
+        self._done += 1
+
+    @property
+    def step_s(self) -> float:
+        """Median seconds of recent steps; 0: none yet."""
+        return median(s for _, s in self._recent) if self._recent else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Rows a second over recent steps; 0: none yet."""
+        seconds = sum(s for _, s in self._recent)
+        return sum(rows for rows, _ in self._recent) / seconds if seconds > 0 else 0.0
+
+    def progress(self, now: float) -> Progress:
+        age_s = 0.0 if self._began is None else now - self._began
+        rate = self.tokens_per_s
+        return Progress(self._done, age_s, self._rows / rate if rate else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The part of a snapshot that is not the pool's."""
+
+    running: int
+    waiting: int
+    queued_tokens: int
+
+
+class Snapshots:
+    """Sequenced per gateway, so that each can tell that it missed one."""
+
+    def __init__(self, pool: PagePool, pulse: Pulse) -> None:
+        self._pool = pool
+        self._pulse = pulse
+        self._sequence: dict[InstanceId, int] = {}
+        self._whole: set[InstanceId] = set()
+        self._last: tuple[Load, int] | None = None
+        self.due: float | None = None  # when to call `take`; None: nothing new
+
+    def add(self, gateway: InstanceId, now: float) -> None:
+        """A new gateway, or one that lost count: the next snapshot tells it everything."""
+        self._sequence.setdefault(gateway, 0)
+        self._whole.add(gateway)
+        self.due = now
+
+    def drop(self, gateway: InstanceId) -> None:
+        self._sequence.pop(gateway, None)
+        self._whole.discard(gateway)
+
+    def touch(self, now: float) -> None:
+        """Something may have changed."""
+        if self._sequence and self.due is None:
+            self.due = now + SNAPSHOT_EVERY_S
+
+    def take(self, now: float, load: Load) -> list[tuple[InstanceId, Snapshot]]:
+        """What to send now. Empty if it is not due, or if nothing has changed after all."""
+        if self.due is None or now < self.due:
+            return []
+        self.due = None
+        stored, removed = self._pool.drain_events()
+        state = (load, self._pool.n_available)
+        news = state != self._last or stored or removed
+        self._last = state
+        everything: tuple[PageHash, ...] = tuple(self._pool.published()) if self._whole else ()
+        snapshots: list[tuple[InstanceId, Snapshot]] = []
+        for gateway in self._sequence:
+            whole = gateway in self._whole
+            if not (whole or news):
+                continue
+            self._sequence[gateway] += 1
+            snapshots.append(
+                (
+                    gateway,
+                    Snapshot(
+                        sequence=self._sequence[gateway],
+                        whole=whole,
+                        n_pages=self._pool.n_pages,
+                        free_pages=self._pool.n_available,
+                        running=load.running,
+                        waiting=load.waiting,
+                        queued_tokens=load.queued_tokens,
+                        step_s=self._pulse.step_s,
+                        tokens_per_s=self._pulse.tokens_per_s,
+                        stored=everything if whole else stored,
+                        removed=() if whole else removed,
+                    ),
+                )
+            )
+        self._whole.clear()
+        return snapshots
+
+
+class Peers:
+    """Who is welcome, and when each is owed a heartbeat."""
+
+    def __init__(self) -> None:
+        self._hellos: dict[InstanceId, Hello] = {}
+        self._due: dict[InstanceId, float] = {}
+
+    def __contains__(self, instance: InstanceId) -> bool:
+        return instance in self._hellos
+
+    def get(self, instance: InstanceId) -> Hello | None:
+        return self._hellos.get(instance)
+
+    def is_gateway(self, instance: InstanceId) -> bool:
+        hello = self._hellos.get(instance)
+        return hello is not None and hello.peer.role is Role.GATEWAY
+
+    def up(self, hello: Hello, now: float) -> None:
+        self._hellos[hello.peer.instance] = hello
+        self._due[hello.peer.instance] = now
+
+    def down(self, instance: InstanceId) -> None:
+        self._hellos.pop(instance, None)
+        self._due.pop(instance, None)
+
+    def owed(self, now: float) -> list[InstanceId]:
+        """Peers whose heartbeat is due. Each must be answered with `beaten`."""
+        return [peer for peer, due in self._due.items() if now >= due]
+
+    def beaten(self, peer: InstanceId, now: float, *, busy: bool) -> None:
+        self._due[peer] = now + (HEARTBEAT_BUSY_S if busy else HEARTBEAT_IDLE_S)
+
+    @property
+    def next_due(self) -> float | None:
+        return min(self._due.values(), default=None)

@@ -1,0 +1,153 @@
+"""From queued prompts to a running pass: who starts, who waits for a prefix, what is launched.
+
+Knows nothing of leases or messages: `prefill.core` announces what comes of it.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from common.engine.events import Action, Launch, Pull, StepDone, StepFailed
+from common.engine.plan import PassPlan
+from common.engine.reports import Peers, Pulse
+from common.errors import InvariantBroken
+from common.ids import StepId, TicketId
+from common.messages import Limits
+from prefill.compute import Compute, step_fence, ticket_fence
+from prefill.scheduler import Chunk, Room, in_order, plan
+from prefill.state import Event as Moved
+from prefill.state import Phase, Prompt
+
+WAIT_FOR_ACCEPT_S = 0.25  # at most, where the router says that decode holds more of the prefix
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The unanswered Launch."""
+
+    step: StepId
+    chunks: tuple[Chunk, ...]
+    plan: PassPlan
+
+
+class Passes:
+    """At most one pass runs; pulls of prefixes go on beside it."""
+
+    def __init__(
+        self, compute: Compute, limits: Limits, peers: Peers, pulse: Pulse, *, chunk_tokens: int
+    ) -> None:
+        self._compute = compute
+        self._limits = limits
+        self._peers = peers
+        self._pulse = pulse
+        self._chunk_tokens = chunk_tokens
+        self._running: _Running | None = None
+        self._tickets: dict[TicketId, Prompt] = {}
+        self._next_step = 0
+        self._next_ticket = 0
+
+    @property
+    def idle(self) -> bool:
+        return self._running is None and not self._tickets
+
+    def launch(self, prompts: Collection[Prompt], now: float) -> tuple[list[Prompt], list[Action]]:
+        """Start what may start and run what can run, unless a pass runs already.
+
+        Returns the prompts that were started, and what to do.
+        """
+        started: list[Prompt] = []
+        actions: list[Action] = []
+        if self._running is not None:
+            return started, actions
+        candidates = in_order(p for p in prompts if self._may_run(p, now))
+        ready: list[Chunk] = []
+        for chunk in plan(candidates, self._room(prompts, now)):
+            prompt = chunk.prompt
+            if not chunk.starts:
+                ready.append(chunk)
+            elif not self._compute.is_coming(prompt):  # by one that has just started
+                started.append(prompt)
+                actions += self._start(prompt)
+                if prompt.phase is Phase.RUNNING:
+                    end = min(len(prompt.tokens), prompt.done + chunk.end)
+                    ready.append(Chunk(prompt, end, starts=True))
+        if ready:
+            step = StepId(self._next_step)
+            self._next_step += 1
+            pass_plan = self._compute.build(ready, step)
+            self._running = _Running(step, tuple(ready), pass_plan)
+            self._pulse.begin(step, pass_plan.n_rows, now)
+            actions.append(Launch(step, pass_plan))
+        return started, actions
+
+    def _may_run(self, prompt: Prompt, now: float) -> bool:
+        if prompt.phase is not Phase.WAITING:
+            return prompt.phase is Phase.RUNNING
+        return not self._compute.is_coming(prompt) and self._accept_awaited_until(prompt) <= now
+
+    def _accept_awaited_until(self, prompt: Prompt) -> float:
+        """A prefix that decode holds costs a copy; worth a short wait for its Accept."""
+        if prompt.accept is not None or prompt.request.decode not in self._peers:
+            return prompt.arrived
+        own = len(self._compute.found(prompt))
+        elsewhere = min(
+            prompt.request.decode_cached_tokens // self._limits.page_tokens, prompt.reusable
+        )
+        return prompt.arrived + (WAIT_FOR_ACCEPT_S if elsewhere > own else 0.0)
+
+    def wake_at(self, prompts: Collection[Prompt], now: float) -> float | None:
+        """When a prompt has waited long enough for an Accept."""
+        if self._running is not None:
+            return None
+        waits = (self._accept_awaited_until(p) for p in prompts if p.phase is Phase.WAITING)
+        return min((at for at in waits if at > now), default=None)
+
+    def _room(self, prompts: Collection[Prompt], now: float) -> Room:
+        limits = self._limits
+        return Room(
+            budget_tokens=limits.max_num_batched_tokens,
+            chunk_tokens=self._chunk_tokens,
+            max_num_seqs=limits.max_num_seqs,
+            page_tokens=limits.page_tokens,
+            available_pages=self._compute.pool.n_available,
+            unaccepted_pages=sum(len(p.pages) for p in prompts if p.accept is None),
+            n_pages=limits.n_pages,
+            now=now,
+        )
+
+    def _start(self, prompt: Prompt) -> list[Action]:
+        """Reserve the prompt's pages whole; fetch from decode what it holds of the prefix."""
+        copies = self._compute.reserve(prompt)
+        decode = self._peers.get(prompt.request.decode)
+        if not copies or decode is None or decode.pool is None:
+            prompt.on(Moved.RESERVED)
+            return []
+        prompt.on(Moved.FETCH)
+        prompt.ticket = TicketId(self._next_ticket)
+        self._next_ticket += 1
+        self._tickets[prompt.ticket] = prompt
+        return [Pull(prompt.ticket, prompt.request.decode, decode.pool, copies)]
+
+    def ticket_final(self, ticket: TicketId, *, ok: bool) -> Prompt | None:
+        """The prompt that goes on now; None if it has ended meanwhile."""
+        prompt = self._tickets.pop(ticket)
+        fetched = prompt.phase is Phase.FETCHING
+        if fetched:
+            self._compute.fetched(prompt, ok=ok)
+            prompt.on(Moved.FETCHED)
+        self._compute.pool.fence_final(ticket_fence(ticket))
+        return prompt if fetched else None
+
+    def step_final(self, event: StepDone | StepFailed, now: float) -> list[Prompt]:
+        """The live prompts that the pass was for; further on, if it was well."""
+        running, self._running = self._running, None
+        if running is None or running.step != event.step:
+            raise InvariantBroken(f"step {event.step} is final and was not running")
+        self._pulse.end(now)
+        if isinstance(event, StepDone):
+            live = self._compute.commit(running.chunks, running.plan, event.result)
+        else:
+            live = [c.prompt for c in running.chunks if c.prompt.phase is Phase.RUNNING]
+            for prompt in live:
+                prompt.step = None
+        self._compute.pool.fence_final(step_fence(event.step))
+        return live
