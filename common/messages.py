@@ -393,8 +393,14 @@ class Resync(Message, frozen=True, kw_only=True):
     """gateway -> worker: send a whole Snapshot"""
 
 
+class Metrics(Message, frozen=True, kw_only=True):
+    """worker -> gateway, on a timer: its counters, since its start (see `common.metrics`)"""
+
+    values: tuple[tuple[str, float], ...]
+
+
 Common = Hello | Welcome | HelloRefused | Goodbye | Heartbeat | Gone
 ToPrefill = Prefill | End | TokensAck | Accept | Release | Resync | PeerLost | Common
 ToDecode = Expect | End | TokensAck | PagesReady | Handoff | Resync | PeerLost | Common
-ToGateway = Accepted | Refused | Tokens | Failed | Snapshot | Common
+ToGateway = Accepted | Refused | Tokens | Failed | Snapshot | Metrics | Common
 AnyMessage = ToPrefill | ToDecode | ToGateway
