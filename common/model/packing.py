@@ -1,0 +1,146 @@
+"""The packed layout: which tensors a model computes with, each made of rows of source tensors.
+
+q, k and v are one matrix, and so are gate and up: one product instead of three or two. A row's
+dot products are the same either way. Change the layout: raise `LAYOUT_VERSION`, since processes
+of other versions must not share it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from common.errors import SetupError
+from common.model.spec import ModelSpec
+from common.model.weight_source import WeightSource
+
+LAYOUT_VERSION = 1
+ALIGN_BYTES = 64  # a cache line, and the widest vector register
+
+Report = Callable[[str, int, int], None]
+"""Called after each packed tensor: its name, bytes done, bytes in all."""
+
+
+class Packed(NamedTuple):
+    """A packed tensor: the rows of `sources`, one below the other."""
+
+    name: str
+    shape: tuple[int, ...]
+    sources: tuple[tuple[str, int], ...]  # (Hugging Face's name, rows)
+
+
+def packed_layout(spec: ModelSpec) -> tuple[Packed, ...]:
+    """Every tensor of the model, in the order in which a pass reads them."""
+    hidden = spec.hidden_size
+    tensors = [_stack("embed", (hidden,), [("model.embed_tokens.weight", spec.vocab_size)])]
+    for layer in range(spec.n_layers):
+        tensors += _layer_layout(spec, layer)
+    tensors.append(_stack("final_norm", (), [("model.norm.weight", hidden)]))
+    if not spec.tied_embeddings:
+        tensors.append(_stack("lm_head", (hidden,), [("lm_head.weight", spec.vocab_size)]))
+    return tuple(tensors)
+
+
+def _layer_layout(spec: ModelSpec, layer: int) -> list[Packed]:
+    ours, theirs = f"layers.{layer}", f"model.layers.{layer}"
+    hidden, inner, dim = spec.hidden_size, spec.intermediate_size, spec.head_dim
+    q_rows, kv_rows = spec.n_heads * dim, spec.n_kv_heads * dim
+    qkv = [("q_proj", q_rows), ("k_proj", kv_rows), ("v_proj", kv_rows)]
+    matrices = (  # name, columns, has a bias, prefix of the sources, (source, rows)
+        ("qkv", hidden, spec.qkv_bias, "self_attn", qkv),
+        ("o", q_rows, spec.o_bias, "self_attn", [("o_proj", hidden)]),
+        ("gate_up", hidden, spec.mlp_bias, "mlp", [("gate_proj", inner), ("up_proj", inner)]),
+        ("down", inner, spec.mlp_bias, "mlp", [("down_proj", hidden)]),
+    )
+    norms = [
+        ("attn_norm", "input_layernorm", hidden),
+        ("mlp_norm", "post_attention_layernorm", hidden),
+    ]
+    if spec.qk_norm:
+        norms += [("q_norm", "self_attn.q_norm", dim), ("k_norm", "self_attn.k_norm", dim)]
+    tensors = [
+        _stack(f"{ours}.{name}", (), [(f"{theirs}.{source}.weight", size)])
+        for name, source, size in norms
+    ]
+    for name, columns, has_bias, prefix, parts in matrices:
+        for kind, tail in (("weight", (columns,)), ("bias", ())):
+            if kind == "weight" or has_bias:
+                sources = [(f"{theirs}.{prefix}.{source}.{kind}", rows) for source, rows in parts]
+                tensors.append(_stack(f"{ours}.{name}.{kind}", tail, sources))
+    return tensors
+
+
+def _stack(name: str, tail: tuple[int, ...], sources: list[tuple[str, int]]) -> Packed:
+    return Packed(name, (sum(rows for _, rows in sources), *tail), tuple(sources))
+
+
+class Placed(NamedTuple):
+    """A packed tensor's place in a buffer that holds them all."""
+
+    packed: Packed
+    offset: int  # bytes; a multiple of ALIGN_BYTES
+    n_bytes: int
+
+
+def place(layout: tuple[Packed, ...], dtype: torch.dtype) -> tuple[tuple[Placed, ...], int]:
+    """Lay the tensors out one after the other. Also returns the bytes of all."""
+    placed: list[Placed] = []
+    at = 0
+    for packed in layout:
+        n_bytes = torch.Size(packed.shape).numel() * dtype.itemsize
+        placed.append(Placed(packed, at, n_bytes))
+        at += -(-n_bytes // ALIGN_BYTES) * ALIGN_BYTES
+    return tuple(placed), at
+
+
+def check_source(layout: tuple[Packed, ...], source: WeightSource, *, tied: bool) -> None:
+    """Raise `SetupError` unless the source holds exactly the tensors that the layout is made of.
+
+    A tensor without a place would be an ingredient left out of the arithmetic.
+    """
+    shapes = source.shapes()
+    if tied:
+        shapes.pop("lm_head.weight", None)  # some checkpoints hold the tied matrix twice
+    wanted = {name: (rows, *packed.shape[1:]) for packed in layout for name, rows in packed.sources}
+    for problem, names in (
+        ("missing", sorted(wanted.keys() - shapes.keys())),
+        ("without a place in this architecture", sorted(shapes.keys() - wanted.keys())),
+    ):
+        if names:
+            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            raise SetupError(
+                f"the weights do not fit the model's configuration: {problem}: {shown}"
+            )
+    for name, shape in wanted.items():
+        if shapes[name] != shape:
+            raise SetupError(f"tensor {name} is {shapes[name]} where {shape} is needed")
+
+
+def views(buffer: memoryview, placed: tuple[Placed, ...], dtype: torch.dtype) -> dict[str, Tensor]:
+    """The packed tensors in a (writable) buffer, by name. They keep the buffer alive."""
+    return {
+        packed.name: torch.frombuffer(
+            buffer, dtype=dtype, count=n_bytes // dtype.itemsize, offset=offset
+        ).view(packed.shape)
+        for packed, offset, n_bytes in placed
+    }
+
+
+def fill(
+    tensors: dict[str, Tensor],
+    placed: tuple[Placed, ...],
+    source: WeightSource,
+    report: Report | None = None,
+) -> None:
+    """Read every source tensor into its rows. Holds one source tensor at a time."""
+    of_bytes = sum(n_bytes for _, _, n_bytes in placed)
+    done_bytes = 0
+    for packed, _, n_bytes in placed:
+        first = 0
+        for name, rows in packed.sources:
+            source.read_into(name, tensors[packed.name][first : first + rows])
+            first += rows
+        done_bytes += n_bytes
+        if report is not None:
+            report(packed.name, done_bytes, of_bytes)

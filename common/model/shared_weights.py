@@ -1,0 +1,122 @@
+"""The packed weights in memory: one read-only copy for all CPU workers of a host, or a private one.
+
+The copy is a memfd, sealed once filled: it has no name, nothing can change it, and it is gone
+with the last process that maps it. Layout: 8 bytes of header length (little-endian), the header
+(msgpack), zeros up to a page's boundary, then the tensors, each at a multiple of 64 bytes.
+"""
+
+import fcntl
+import mmap
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from common.errors import SetupError
+from common.model.packing import Placed, views
+from common.model.rendezvous import Rendezvous
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_MADV_POPULATE_READ = 22  # Linux 5.14; Python's mmap has no name for it
+
+Filler = Callable[[dict[str, Tensor]], None]
+"""Writes every tensor's values. Must not keep a reference to any of them."""
+
+
+class WeightsHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Describes the memfd to whoever finds it open; a receiver checks that it is the expected."""
+
+    key: str
+    dtype: str
+    tensors: tuple[tuple[str, tuple[int, ...], int, int], ...]  # name, shape, offset, bytes
+
+
+def private_weights(
+    placed: tuple[Placed, ...], n_bytes: int, dtype: torch.dtype, fill: Filler
+) -> dict[str, Tensor]:
+    """Weights in this process's own memory, in huge pages where the kernel gives them."""
+    mapping = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages: slower, not wrong
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    tensors = views(memoryview(mapping), placed, dtype)
+    fill(tensors)
+    return tensors
+
+
+class SharedWeights:
+    """The host's copy of the weights, and this process's part in handing it on."""
+
+    def __init__(
+        self, run_dir: Path, key: str, placed: tuple[Placed, ...], n_bytes: int, dtype: torch.dtype
+    ) -> None:
+        """`key` names the exact bytes: equal keys must mean equal fillings."""
+        self._rendezvous = Rendezvous(run_dir, f"weights-{key}")
+        self._placed = placed
+        self._dtype = dtype
+        rows = tuple((p.name, p.shape, offset, size) for p, offset, size in placed)
+        header = msgspec.msgpack.encode(
+            WeightsHeader(key=key, dtype=str(dtype).removeprefix("torch."), tensors=rows)
+        )
+        self._prefix = len(header).to_bytes(8, "little") + header
+        self._base = -(-len(self._prefix) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._n_bytes = self._base + n_bytes
+
+    def open(self, fill: Filler, waiting: Callable[[int], None]) -> dict[str, Tensor]:
+        """The tensors, filled here or by another process. Writing to one is a bug; it would
+        change this process's view alone. `waiting`: see `Rendezvous.obtain`.
+        """
+        fd = self._rendezvous.obtain(lambda: self._create(fill), waiting)
+        try:
+            self._check(fd)
+            return self._map(fd)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Hand the copy to nobody any more. Tensors stay good."""
+        self._rendezvous.close()
+
+    def _create(self, fill: Filler) -> int:
+        fd = os.memfd_create("baton-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            self._allocate(fd)
+            with mmap.mmap(fd, self._n_bytes) as mapping:
+                mapping[: len(self._prefix)] = self._prefix
+                fill(views(memoryview(mapping)[self._base :], self._placed, self._dtype))
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _allocate(self, fd: int) -> None:
+        """Take all memory now: later, a lack of it would be a signal in the middle of a pass."""
+        try:
+            os.posix_fallocate(fd, 0, self._n_bytes)
+        except OSError as error:
+            raise SetupError(
+                f"no memory for {self._n_bytes} bytes of weights: {error.strerror}"
+            ) from error
+
+    def _check(self, fd: int) -> None:
+        sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+        size = os.fstat(fd).st_size
+        expected = os.pread(fd, len(self._prefix), 0) == self._prefix
+        if not sealed or not expected or size != self._n_bytes:
+            raise SetupError(
+                f"the weights received from another process are not those expected (sealed: "
+                f"{sealed}, header equal: {expected}, bytes: {size} of {self._n_bytes})"
+            )
+
+    def _map(self, fd: int) -> dict[str, Tensor]:
+        # Writable in name only, since torch warns of a read-only buffer: the seal forbids any
+        # write to reach the memfd. MAP_POPULATE would therefore copy every page; this does not.
+        mapping = mmap.mmap(fd, self._n_bytes, flags=mmap.MAP_PRIVATE)
+        for advice in (mmap.MADV_HUGEPAGE, _MADV_POPULATE_READ):
+            with suppress(OSError):  # an older kernel: pages are mapped as they are touched
+                mapping.madvise(advice)
+        return views(memoryview(mapping)[self._base :], self._placed, self._dtype)
