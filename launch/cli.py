@@ -149,9 +149,9 @@ def _bench(argv: list[str]) -> int:
             print("usage: baton bench serve [flags]; baton bench serve --help lists the flags")
             return 0
         case [unknown, *_]:
-            raise _unknown("bench", unknown, ["serve"])
+            raise _unknown("benchmark", unknown, ["serve"])
         case _:
-            raise _unknown("bench", "(none)", ["serve"])
+            raise _unknown("benchmark", "(none)", ["serve"])
 
 
 def _fetch(argv: list[str]) -> int:
@@ -160,3 +160,7 @@ def _fetch(argv: list[str]) -> int:
 
     print(fetch(DEFAULT_MODEL, cache_dir=load_fetch(argv, os.environ)))
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

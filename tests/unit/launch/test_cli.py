@@ -1,0 +1,90 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.cli import foreign_package, main
+
+HOME = Path(__file__).parents[3]
+
+
+def run(*argv: str, python_path: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            "env",
+            f"PYTHONPATH={python_path}:{HOME}",
+            sys.executable,
+            "-P",
+            "-m",
+            "launch.cli",
+            *argv,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for command in ("serve", "prefill", "decode", "bench", "fetch"):
+        assert f"\n  {command} " in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["sevre"], "unknown command sevre; did you mean serve?"),
+        (["serve", "--prot", "1"], "unknown flag --prot; did you mean --port?"),
+        (["prefill"], "the following arguments are required: --join"),
+        (["bench", "server"], "unknown benchmark server; did you mean serve?"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+) -> None:
+    assert main(argv) == 2
+    assert capsys.readouterr().err == f"baton: {message}\n"
+
+
+def test_no_command_at_all_shows_the_help_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: baton COMMAND")
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "baton 0.1.0\n"
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["serve", "--help"], ["prefill", "--help"]])
+def test_help_loads_nothing_heavy(argv: list[str]) -> None:
+    code = (
+        "import json, sys; from launch.cli import main\n"
+        f"try: main({argv!r})\n"
+        "except SystemExit: pass\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=HOME)
+    modules = set(json.loads(shown.stdout.splitlines()[-1]))
+    assert "launch.cli" in modules
+    assert not modules & {"torch", "numpy", "zmq", "starlette", "huggingface_hub", "tokenizers"}
+
+
+def test_a_foreign_package_is_refused_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").touch()
+    refused = run("serve", python_path=str(tmp_path))
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"baton: the package `common` is found at {tmp_path / 'common'}, not at "
+        f"{HOME / 'common'}: another one stands before it; look at PYTHONPATH\n"
+    )
+    assert run("--help").returncode == 0
+
+
+def test_our_own_packages_are_not_foreign() -> None:
+    assert foreign_package(HOME) is None

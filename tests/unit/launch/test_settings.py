@@ -1,0 +1,214 @@
+from pathlib import Path
+
+import pytest
+
+from common.config import ServeConfig
+from common.errors import SetupError
+from common.ids import Role
+from launch.settings import OPTIONS, cache_dir, load_serve, load_worker
+
+
+def serve(*argv: str, **environ: str) -> ServeConfig:
+    return load_serve(argv, environ)
+
+
+def refusal(*argv: str, **environ: str) -> str:
+    with pytest.raises(SetupError) as caught:
+        load_serve(argv, environ)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    return tmp_path / "conf.toml"
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert serve() == ServeConfig()
+
+
+def test_flag_over_variable_over_file_over_default(toml: Path) -> None:
+    toml.write_text("port = 1\nseed = 1\nmax_logprobs = 1\n")
+    config = serve(
+        *("--config", str(toml), "--port", "3"), BATON_PORT="2", BATON_SEED="2", PATH="ignored"
+    )
+    assert (config.port, config.seed, config.max_logprobs) == (3, 2, 1)
+    assert config.max_waiting_requests == 1024
+
+
+def test_the_file_may_be_named_by_a_variable(toml: Path) -> None:
+    toml.write_text("port = 1")
+    assert serve(BATON_CONFIG=str(toml)).port == 1
+
+
+def test_sections_in_every_source(toml: Path) -> None:
+    toml.write_text("[prefill]\nworkers = 2\nchunk_tokens = 32\n[decode]\nmax_num_seqs = 5\n")
+    config = serve(
+        *("--config", str(toml), "--decode.cpus", "0-1"), BATON_PREFILL__CHUNK_TOKENS="64"
+    )
+    assert (config.prefill.workers, config.prefill.chunk_tokens) == (2, 64)
+    assert (config.decode.cpus, config.decode.max_num_seqs) == ("0-1", 5)
+
+
+@pytest.mark.parametrize("argv", [["--prefill", "2"], ["--prefill.workers", "2"], ["--prefill=2"]])
+def test_the_pools_sizes_have_short_names(argv: list[str]) -> None:
+    assert serve(*argv).prefill.workers == 2
+    assert serve(BATON_DECODE="3").decode.workers == 3
+
+
+def test_underscores_are_accepted_in_flags_and_left_alone_in_values() -> None:
+    config = serve("--max_model_len", "128", "--served_model_name=my_model")
+    assert (config.max_model_len, config.served_model_name) == (128, "my_model")
+
+
+def test_switches() -> None:
+    assert serve("--enable-prefix-caching").enable_prefix_caching is True
+    assert serve("--no-enable-prefix-caching").enable_prefix_caching is False
+    assert serve("--decode.no-enable-prefix-caching").decode.enable_prefix_caching is False
+    assert serve(BATON_ENABLE_PREFIX_CACHING="false").enable_prefix_caching is False
+
+
+def test_bytes_in_every_source(toml: Path) -> None:
+    toml.write_text('kv_cache_memory_bytes = "1MiB"\n[decode]\nkv_cache_memory_bytes = 4096\n')
+    config = serve("--config", str(toml), BATON_PREFILL__KV_CACHE_MEMORY_BYTES="2K")
+    assert config.kv_cache_memory_bytes == 2**20
+    assert config.decode.kv_cache_memory_bytes == 4096
+    assert config.prefill.kv_cache_memory_bytes == 2048
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--max-model-length", "5"], "unknown flag --max-model-length; did you mean {}?"),
+        (["--max_model_length=5"], "unknown flag --max-model-length; did you mean {}?"),
+    ],
+)
+def test_an_unknown_flag_names_the_nearest(argv: list[str], message: str) -> None:
+    assert refusal(*argv) == message.format("--max-model-len")
+
+
+def test_an_abbreviated_flag_is_unknown() -> None:
+    assert refusal("--max-model", "5") == "unknown flag --max-model; did you mean --max-model-len?"
+
+
+def test_other_faults_of_a_command_line() -> None:
+    assert refusal("model.gguf") == "unexpected argument 'model.gguf': every setting has a flag"
+    assert refusal("--port") == "--port: expected one argument"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--port 99999", "--port 99999: must be an integer from 0 to 65535"),
+        ("--port x", "--port x: must be an integer from 0 to 65535"),
+        ("--prefill 65", "--prefill.workers 65: must be an integer from 0 to 64"),
+        ("--decode 0", "--decode.workers 0: must be an integer from 1 to 64"),
+        ("--seed -1", "--seed -1: must be an integer from 0 to 9223372036854775807"),
+        ("--prefill.chunk-tokens 0", "--prefill.chunk-tokens 0: must be an integer >= 1"),
+        ("--shutdown-timeout -1", "--shutdown-timeout -1: must be a number from 0 to 86400"),
+        ("--dtype bf16", "--dtype bf16: must be one of auto, bfloat16, float16, float32"),
+        ("--block-size 17", "--block-size 17: must be one of 1, 2, 4, 8, 16, 32, 64, 128, 256"),
+        ("--cpus 3-1", "--cpus 3-1: must be CPUs such as 0-3,5"),
+        ("--cpus 1,a", "--cpus 1,a: must be CPUs such as 0-3,5"),
+        ("--devices tpu", "--devices tpu: must be auto, cpu or devices such as cuda:0,cuda:1"),
+        (
+            "--decode.kv-cache-memory-bytes 0",
+            "--decode.kv-cache-memory-bytes 0: "
+            "must be a number of bytes, at least 1, such as 512MiB or 2G",
+        ),
+    ],
+)
+def test_a_value_out_of_range_names_the_bounds(argv: str, message: str) -> None:
+    assert refusal(*argv.split()) == message
+
+
+def test_values_that_contradict_each_other() -> None:
+    assert refusal("--chunk-tokens", "16", "--max-num-batched-tokens", "8") == (
+        "prefill.chunk_tokens (16) must be <= prefill.max_num_batched_tokens (8)"
+    )
+
+
+def test_faults_of_the_environment() -> None:
+    assert refusal(BATON_PORTS="1") == (
+        "unknown environment variable BATON_PORTS; did you mean BATON_PORT?"
+    )
+    assert refusal(BATON_PREFILL__CHUNK_TOKEN="1") == (
+        "unknown environment variable BATON_PREFILL__CHUNK_TOKEN; "
+        "did you mean BATON_PREFILL__CHUNK_TOKENS?"
+    )
+    assert refusal(BATON_PORT="-1") == "BATON_PORT=-1: must be an integer from 0 to 65535"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ports = 1", "unknown key ports; did you mean port?"),
+        ("[prefil]\nworkers = 1", "unknown key prefil; did you mean prefill?"),
+        (
+            "[prefill]\nchunk_token = 1",
+            "unknown key prefill.chunk_token; did you mean prefill.chunk_tokens?",
+        ),
+        ("prefill = 2", "prefill is a section: write `workers = ...` under [prefill]"),
+        ('port = "80"', "port = '80': must be an integer from 0 to 65535"),
+        ("port = true", "port = True: must be an integer from 0 to 65535"),
+        ("port = 1.5", "port = 1.5: must be an integer from 0 to 65535"),
+        ("[decode]\nworkers = 99", "decode.workers = 99: must be an integer from 1 to 64"),
+        ('enable_prefix_caching = "no"', "enable_prefix_caching = 'no': must be true or false"),
+    ],
+)
+def test_faults_of_a_file(toml: Path, text: str, message: str) -> None:
+    toml.write_text(text)
+    assert refusal("--config", str(toml)) == f"{toml}: {message}"
+
+
+def test_a_file_that_cannot_be_read(toml: Path) -> None:
+    assert refusal("--config", str(toml)) == f"--config {toml}: No such file or directory"
+    toml.write_text("port =")
+    assert refusal("--config", str(toml)).startswith(f"--config {toml}: not TOML: Invalid value")
+
+
+def test_a_worker_reads_the_servers_file_and_has_one_pool_of_one(toml: Path) -> None:
+    toml.write_text("port = 9\n[decode]\nworkers = 4\nchunk_tokens = 32\nmax_num_seqs = 8\n")
+    argv = ["--join", "10.0.0.1:7000", "--config", str(toml), "--chunk-tokens", "16"]
+    told = load_worker(Role.DECODE, argv, {})
+    assert told.join == "tcp://10.0.0.1:7000"
+    assert told.config.decode.workers == 1
+    assert (told.config.decode.chunk_tokens, told.config.decode.max_num_seqs) == (16, 8)
+
+
+@pytest.mark.parametrize("join", ["tcp://a:1", "ipc:///run/x/gateway", "[::1]:7000"])
+def test_addresses_to_join(join: str) -> None:
+    told = load_worker(Role.PREFILL, ["--join", join], {})
+    assert told.join == (join if "://" in join else f"tcp://{join}")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "the following arguments are required: --join"),
+        (["--join", "somewhere"], "--join somewhere: must be HOST:PORT or ipc://PATH"),
+        (["--join", "a:1", "--port", "1"], "unknown flag --port; did you mean --transport?"),
+    ],
+)
+def test_faults_of_a_workers_command_line(argv: list[str], message: str) -> None:
+    with pytest.raises(SetupError) as caught:
+        load_worker(Role.PREFILL, argv, {})
+    assert str(caught.value) == message
+
+
+def test_help_lists_every_option_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        serve("--help")
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    listed = [key for key in OPTIONS if "." not in key or key.endswith(".workers")]
+    for key in listed:
+        assert text.count(f"  {OPTIONS[key].flag} ") == 1, key
+        assert OPTIONS[key].description, key
+
+
+def test_the_cache_directory(tmp_path: Path) -> None:
+    assert cache_dir(serve(BATON_CACHE_DIR=str(tmp_path))) == tmp_path
+    assert cache_dir(serve()).name == "baton"
