@@ -4,11 +4,26 @@ Must hold only names that vanish with their owners: no data.
 """
 
 import os
+import uuid
 from pathlib import Path
 
 from common.errors import SetupError
+from common.ids import HostId
 
 _MAX_PATH_BYTES = 107  # of a Unix socket's address, its ending NUL aside
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_id() -> HostId:
+    """Equal for two processes exactly if they run on one kernel, see one tree of files and are
+    the same user's: then one can reach the other's socket file, and is let in."""
+    try:
+        boot = _BOOT_ID.read_text().strip()
+        spaces = [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("mnt", "user")]
+    except OSError:
+        return HostId(uuid.uuid4().hex)  # equal to nobody's: always right, never fast
+    numbers = [space.partition("[")[2].rstrip("]") for space in spaces]
+    return HostId("-".join((boot, *numbers, str(os.geteuid()))))
 
 
 def make_private(run_dir: Path) -> None:

@@ -28,7 +28,6 @@ ANYONE = InstanceId("")  # addressee of a Hello to an address whose instance is 
 _HEARTBEAT_MS = 5_000  # ZMTP's own: finds half-open TCP connections; liveness is not judged by it
 _HEARTBEAT_TIMEOUT_MS = 15_000
 _MAX_SOCKETS = 4096
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
 
@@ -46,11 +45,6 @@ class _Outline(msgspec.Struct, frozen=True, tag="Hello"):
 
     protocol: int
     peer: _OutlinePeer
-
-
-def this_host() -> HostId:
-    """The running kernel's id."""
-    return HostId(_BOOT_ID.read_text().strip())
 
 
 class Mailbox:
@@ -170,10 +164,11 @@ class Mailbox:
                 messages.append((InstanceId(frames[0].decode("ascii")), message))
         return messages
 
-    def close(self) -> None:
-        """Close all sockets; what is not delivered is lost. Idempotent."""
-        for peer in list(self._peers):
-            self.disconnect(peer)
+    def close(self, *, linger_ms: int = 0) -> None:
+        """Close all sockets; what is not delivered `linger_ms` from now is lost. Idempotent."""
+        for socket in self._peers.values():
+            socket.close(linger=linger_ms)
+        self._peers.clear()
         self._router.close(linger=0)
         self._context.term()
         if self._file is not None:

@@ -1,0 +1,110 @@
+"""Lines are one line each, whatever a client sent; the request log is shared by processes."""
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from common.ids import InstanceId, Role, TransferId
+from common.log import RequestLog, line, set_up_logging
+
+T = TransferId("t1")
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    stream = io.StringIO()
+    set_up_logging("info", "decode-0/3f2a", stream)
+    yield stream
+    root.handlers[:], level = before[0], before[1]
+    root.setLevel(level)
+
+
+def test_ids_come_first_and_nothing_is_said_of_none() -> None:
+    text = line("queued", tokens=12, seconds=0.25, peer=None, transfer=T, attempt=0)
+    assert text == "transfer=t1 attempt=0 event=queued tokens=12 seconds=0.25"
+
+
+def test_values_are_quoted_where_they_could_be_misread() -> None:
+    text = line("x", a="two words", b='say "hi"', c="a=b\nevent=forged", d="", e="\x1b[31m", f="ä")
+    assert text == (
+        r'event=x a="two words" b="say \"hi\"" c="a=b\nevent=forged" d="" '
+        r'e="\u001b[31m" f="\u00e4"'
+    )
+    assert len(line("x", a="y" * 10_000)) < 2100
+
+
+def test_a_line_names_its_process_and_level(stream: io.StringIO) -> None:
+    logging.getLogger("any").info(line("started", pages=3))
+    logging.getLogger("any").debug(line("unseen"))
+    assert re.fullmatch(
+        r"time=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=info process=decode-0/3f2a "
+        r"event=started pages=3\n",
+        stream.getvalue(),
+    )
+
+
+def test_a_traceback_cannot_forge_a_line(stream: io.StringIO) -> None:
+    try:
+        raise ValueError("no\ntime=now level=info event=forged\u2028event=forged \x1b[2J")
+    except ValueError:
+        logging.getLogger("any").exception(line("pass_failed"))
+    first, *rest = stream.getvalue().splitlines()
+    assert first.endswith("event=pass_failed")
+    assert rest and all(text.startswith("  | ") and text.isprintable() for text in rest)
+
+
+def test_an_entry_has_both_clocks_and_who_wrote_it(tmp_path: Path) -> None:
+    log = RequestLog(str(tmp_path / "log"), InstanceId("i"), Role.DECODE)
+    log.write("queued", T, 2, {"tokens": 7, "detail": "a\nb"})
+    log.close()
+    log.close()
+    [text] = (tmp_path / "log").read_text().splitlines()
+    entry = json.loads(text)
+    assert entry.pop("t") > 1e9
+    assert entry.pop("mono") > 0
+    assert entry == {
+        "event": "queued",
+        "transfer": "t1",
+        "attempt": 2,
+        "role": "decode",
+        "instance": "i",
+        "tokens": 7,
+        "detail": "a\nb",
+    }
+
+
+def write_many(path: str, name: str) -> None:
+    log = RequestLog(path, InstanceId(name), Role.PREFILL)
+    for n in range(500):
+        log.write("queued", T, n, {"filler": "x" * 200})
+    log.close()
+
+
+def test_processes_share_the_file_line_by_line(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    writers = [get_context("spawn").Process(target=write_many, args=(path, n)) for n in "ab"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    entries = [json.loads(text) for text in Path(path).read_text().splitlines()]
+    for name in "ab":
+        assert [e["attempt"] for e in entries if e["instance"] == name] == list(range(500))
+
+
+def test_no_path_no_file_and_a_full_disk_costs_lines_only() -> None:
+    silent = RequestLog(None, InstanceId("i"), Role.DECODE)
+    silent.write("queued", T, 0, {})
+    full = RequestLog("/dev/full", InstanceId("i"), Role.DECODE)
+    full.write("queued", T, 0, {})
+    full.write("queued", T, 0, {})
+    full.close()
+    assert full.lost_lines == 2
