@@ -1,0 +1,188 @@
+"""A request's attempts: opened, routed, given up, closed. Only the gateway opens an attempt.
+
+Owns the records of requests and transfers; what workers send is judged by `gateway.core`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from common.engine.events import Note, Send
+from common.errors import BatonError, Overloaded
+from common.ids import InstanceId, TransferId
+from common.messages import AnyMessage, End
+from launch.gateway.events import Admitted, GatewayAction, Rejected
+from launch.gateway.fleet import Fleet
+from launch.gateway.router import Demand
+from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfer
+
+RETRY_S = (0.0, 0.05, 0.2, 0.5, 1.0)  # before the n-th attempt since the last progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """What the operator set."""
+
+    max_requests: int = 4096  # prompts in flight; beyond: 429
+    recovery_s: float = 60.0  # without progress before a started answer is given up
+    admission_s: float = 10.0  # for a request that no worker has taken yet
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A client's prompt, and the transfers that bear its samples."""
+
+    generate: Generate
+    transfers: set[TransferId] = field(default_factory=set[TransferId])
+    admitted: bool = False
+    cached_tokens: int | None = None  # of the first attempt that drew a token
+
+
+class Outbox:
+    """Actions decided in this step, in order."""
+
+    def __init__(self) -> None:
+        self._actions: list[GatewayAction] = []
+
+    def add(self, action: GatewayAction) -> None:
+        self._actions.append(action)
+
+    def send(self, peer: InstanceId, message: AnyMessage) -> None:
+        self._actions.append(Send(peer, message))
+
+    def note(self, t: Transfer, name: str, fields: dict[str, int | float | str]) -> None:
+        self._actions.append(Note(t.transfer, t.attempt, name, fields))
+
+    def drain(self) -> tuple[GatewayAction, ...]:
+        actions, self._actions = tuple(self._actions), []
+        return actions
+
+
+class Attempts:
+    """Every request in flight, the transfers that bear it, and where each is."""
+
+    def __init__(
+        self, options: GatewayOptions, fleet: Fleet, out: Outbox, new_id: Callable[[], TransferId]
+    ) -> None:
+        self._options = options
+        self._fleet = fleet
+        self._out = out
+        self._new_id = new_id
+        self.requests: dict[RequestId, Request] = {}
+        self.transfers: dict[TransferId, Transfer] = {}
+
+    def open(self, request: Request, samples: list[Sample]) -> Transfer:
+        transfer = Transfer(self._new_id(), request.generate, samples)
+        self.transfers[transfer.transfer] = transfer
+        request.transfers.add(transfer.transfer)
+        return transfer
+
+    def of(self, request: Request | None) -> list[Transfer]:
+        return [] if request is None else [self.transfers[t] for t in sorted(request.transfers)]
+
+    def reject(self, transfer: Transfer, error: BatonError) -> None:
+        """The whole request ends, however many transfers bear it."""
+        request_id = transfer.generate.request
+        self._out.add(Rejected(request_id, error))
+        for other in self.of(self.requests.get(request_id)):
+            self.close(other)
+
+    def close(self, transfer: Transfer) -> None:
+        """The one exit: workers free what they hold; the request goes with its last transfer."""
+        self._end_attempt(transfer)
+        transfer.phase = Phase.DONE
+        del self.transfers[transfer.transfer]
+        request = self.requests[transfer.generate.request]
+        request.transfers.discard(transfer.transfer)
+        if not request.transfers:
+            del self.requests[transfer.generate.request]
+            self._out.note(transfer, "finished", {"request": transfer.generate.request})
+
+    def admit(self, transfer: Transfer) -> None:
+        request = self.requests[transfer.generate.request]
+        if not request.admitted:
+            request.admitted = True
+            transfer.troubled_since = None
+            self._out.add(Admitted(transfer.generate.request))
+
+    def route(self, transfer: Transfer, now: float) -> None:
+        """Open the next attempt, if there are workers for it."""
+        if transfer.retry_at is not None and transfer.retry_at > now:
+            return
+        if self._given_up(transfer, now):
+            return
+        generate = transfer.generate
+        outputs = len(transfer.live()[0].outputs)
+        demand = Demand(
+            n_tokens=len(generate.prompt) + outputs,
+            max_tokens=generate.params.max_tokens - outputs,
+            hashes=generate.hashes,
+        )
+        chosen = self._fleet.route(demand, now, transfer.avoid)
+        if chosen is None:
+            transfer.retry_at = now + RETRY_S[-1]
+            return
+        hello = self._fleet.hello
+        transfer.attempt += 1
+        transfer.prefill = None if chosen.prefill is None else hello(chosen.prefill).peer
+        transfer.decode = hello(chosen.decode).peer
+        transfer.decode_cached_tokens = chosen.decode_cached_tokens
+        transfer.awaited = set(transfer.workers)
+        transfer.prefill_over = False
+        transfer.phase = Phase.SENT
+        self._fleet.assign(transfer)
+        self.offer(transfer, transfer.workers)
+
+    def _given_up(self, transfer: Transfer, now: float) -> bool:
+        since = transfer.troubled_since
+        admitted = self.requests[transfer.generate.request].admitted
+        limit_s = self._options.recovery_s if admitted else self._options.admission_s
+        if since is None or now - since < limit_s:
+            return False
+        error = Overloaded(
+            f"no worker could take the request in {limit_s:g} s: {transfer.trouble}",
+            retry_after_s=1.0,
+            status=503,
+        )
+        self.reject(transfer, error)
+        return True
+
+    def offer(self, transfer: Transfer, workers: Sequence[InstanceId]) -> None:
+        for worker in workers:
+            if transfer.is_prefill(worker):
+                self._out.send(worker, transfer.prefill_message())
+            else:
+                self._out.send(worker, transfer.expect_message())
+
+    def _end_attempt(self, transfer: Transfer) -> None:
+        for worker in transfer.workers:
+            self._out.send(worker, End(transfer=transfer.transfer, attempt=transfer.attempt))
+        if transfer.phase is not Phase.UNROUTED:
+            self._fleet.unassign(transfer)
+        transfer.prefill = transfer.decode = None
+        transfer.awaited = set()
+
+    def again(self, transfer: Transfer, now: float, why: str, avoid: InstanceId | None) -> None:
+        """This attempt is void; the next one follows, sooner or later."""
+        self._out.note(transfer, "failed", {"detail": why})
+        self._end_attempt(transfer)
+        transfer.phase = Phase.UNROUTED
+        transfer.trouble = why
+        transfer.avoid = frozenset({avoid} if avoid is not None else ())
+        if transfer.troubled_since is None:
+            transfer.troubled_since = now
+        transfer.retry_at = now + RETRY_S[min(transfer.failures, len(RETRY_S) - 1)]
+        transfer.failures += 1
+        live = transfer.live()
+        if len(live) > 1 and any(sample.outputs for sample in live):
+            self._split(transfer, live)
+
+    def _split(self, transfer: Transfer, live: list[Sample]) -> None:
+        """Samples with outputs of their own share no further pages: each goes on by itself."""
+        request = self.requests[transfer.generate.request]
+        transfer.samples = live[:1]
+        for sample in live[1:]:
+            other = self.open(request, [sample])
+            other.attempt = transfer.attempt  # recovering, not new
+            other.troubled_since, other.retry_at = transfer.troubled_since, transfer.retry_at
+            other.failures, other.trouble = transfer.failures, transfer.trouble
+            other.avoid = transfer.avoid

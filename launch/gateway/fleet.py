@@ -1,0 +1,76 @@
+"""The workers as one gateway knows them: views for the router, barred pairs, heartbeats owed."""
+
+from common.errors import InvariantBroken
+from common.ids import InstanceId, Role
+from common.messages import Hello, Snapshot
+from launch.gateway.router import Demand, Route, WorkerView, route
+from launch.gateway.transfers import Transfer
+
+BAR_S = 5.0  # a pair whose transfer failed is not tried again before
+
+
+class Fleet:
+    """Who is up. Decides only by asking `router`."""
+
+    def __init__(self) -> None:
+        self._views: dict[InstanceId, WorkerView] = {}
+        self._barred: dict[tuple[InstanceId, InstanceId], float] = {}
+
+    def __contains__(self, instance: InstanceId) -> bool:
+        return instance in self._views
+
+    def instances(self) -> tuple[InstanceId, ...]:
+        return tuple(self._views)
+
+    def of(self, role: Role) -> list[WorkerView]:
+        return [v for v in self._views.values() if v.hello.peer.role is role]
+
+    def hello(self, instance: InstanceId) -> Hello:
+        return self._views[instance].hello
+
+    def up(self, hello: Hello) -> None:
+        self._views[hello.peer.instance] = WorkerView(hello)
+
+    def down(self, instance: InstanceId) -> bool:
+        """False: it was not known."""
+        self._barred = {pair: at for pair, at in self._barred.items() if instance not in pair}
+        return self._views.pop(instance, None) is not None
+
+    def snapshot(self, instance: InstanceId, snapshot: Snapshot) -> bool:
+        """False: one was missed, ask for a whole one."""
+        view = self._views.get(instance)
+        return view is None or view.take(snapshot)
+
+    def bar(self, prefill: InstanceId, decode: InstanceId, now: float) -> None:
+        """Pages did not pass between these two: try other pairs, and this one later."""
+        self._barred[prefill, decode] = now + BAR_S
+
+    def route(self, demand: Demand, now: float, avoid: frozenset[InstanceId]) -> Route | None:
+        """The cheapest pair; workers in `avoid` only if there are no others."""
+        self._barred = {pair: until for pair, until in self._barred.items() if until > now}
+        prefills, decodes = (
+            [v for v in self.of(role) if v.instance not in avoid] or self.of(role)
+            for role in (Role.PREFILL, Role.DECODE)
+        )
+        return route(demand, prefills, decodes, self._barred.keys())
+
+    def assign(self, transfer: Transfer) -> None:
+        """Count the transfer at the workers of its route."""
+        self._count(transfer, 1)
+
+    def unassign(self, transfer: Transfer) -> None:
+        self._count(transfer, -1)
+
+    def _count(self, transfer: Transfer, sign: int) -> None:
+        n_prompt = len(transfer.generate.prompt)
+        n_output = transfer.generate.params.max_tokens * len(transfer.samples)
+        for peer, tokens in (
+            (transfer.prefill, n_prompt),
+            (transfer.decode, n_prompt + n_output),
+        ):
+            view = None if peer is None else self._views.get(peer.instance)
+            if view is not None:
+                view.own_requests += sign
+                view.own_tokens += sign * tokens
+                if view.own_requests < 0:
+                    raise InvariantBroken(f"{view.instance}: fewer than no requests")

@@ -1,0 +1,114 @@
+"""A request as the gateway follows it: samples, attempts, and who has it. Records, no decisions."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+from typing import NewType
+
+from common.ids import InstanceId, PageHash, TransferId
+from common.messages import Expect, FinishReason, Peer, Prefill, Resume, SamplingParams
+
+RequestId = NewType("RequestId", str)
+"""One prompt of one client's request: `cmpl-…-0`. Shown in logs; never on the wire to workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate:
+    """What the HTTP side asks for: one prompt, n samples. Validated and tokenised."""
+
+    request: RequestId
+    prompt: tuple[int, ...]
+    n: int
+    params: SamplingParams
+    hashes: tuple[PageHash, ...] = ()  # of the prompt's full pages, for prefix affinity
+    salt: str = ""
+    deadline_s: float | None = None
+
+
+class Phase(StrEnum):
+    """Of the current attempt."""
+
+    UNROUTED = auto()  # no workers for it yet
+    SENT = auto()  # some worker has not answered
+    ADMITTED = auto()  # every worker has accepted
+    HANDED = auto()  # decode has the whole prompt: the prefill side's part is over
+    DONE = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Sample:
+    """One of n answers: what its client has been given."""
+
+    sample: int
+    outputs: list[int] = field(default_factory=list[int])
+    finish: FinishReason | None = None
+    stopped: bool = False  # the gateway wants no more of it: a stop string
+
+    @property
+    def over(self) -> bool:
+        return self.finish is not None or self.stopped
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """Samples that travel together, and the attempt that is on. Earlier attempts are void."""
+
+    transfer: TransferId
+    generate: Generate
+    samples: list[Sample]
+    attempt: int = 0  # 1 with the first route
+    phase: Phase = Phase.UNROUTED
+    prefill: Peer | None = None
+    decode: Peer | None = None
+    decode_cached_tokens: int = 0
+    prefill_over: bool = False  # of this attempt: it has let go of it
+    awaited: set[InstanceId] = field(default_factory=set[InstanceId])  # have not accepted yet
+    troubled_since: float | None = None  # of the first failure without progress since
+    failures: int = 0  # without progress since
+    retry_at: float | None = None  # when UNROUTED: try again
+    trouble: str = "no workers are ready"  # the last failure, for whoever gives up
+    avoid: frozenset[InstanceId] = frozenset()  # refused it last
+
+    @property
+    def workers(self) -> tuple[InstanceId, ...]:
+        """Who may hold something of the current attempt."""
+        return tuple(peer.instance for peer in (self.prefill, self.decode) if peer is not None)
+
+    def is_prefill(self, worker: InstanceId) -> bool:
+        return self.prefill is not None and self.prefill.instance == worker
+
+    @property
+    def over(self) -> bool:
+        return all(sample.over for sample in self.samples)
+
+    def live(self) -> list[Sample]:
+        return [sample for sample in self.samples if not sample.over]
+
+    def resumes(self) -> tuple[Resume, ...]:
+        return tuple(Resume(s.sample, tuple(s.outputs)) for s in self.live())
+
+    def prefill_message(self) -> Prefill:
+        """For the current route, which has a prefill worker."""
+        assert self.decode is not None
+        return Prefill(
+            transfer=self.transfer,
+            attempt=self.attempt,
+            prompt=self.generate.prompt,
+            samples=self.resumes(),
+            params=self.generate.params,
+            decode=self.decode.instance,
+            salt=self.generate.salt,
+            decode_cached_tokens=self.decode_cached_tokens,
+            deadline_s=self.generate.deadline_s,
+        )
+
+    def expect_message(self) -> Expect:
+        """For the current route."""
+        return Expect(
+            transfer=self.transfer,
+            attempt=self.attempt,
+            prompt=self.generate.prompt,
+            samples=self.resumes(),
+            params=self.generate.params,
+            prefill=self.prefill,
+            salt=self.generate.salt,
+        )
