@@ -32,4 +32,5 @@ if ! supported "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev
         die "$python lacks the venv module." "  Debian 12 or 13:  apt-get install -y python3-venv"
     "$python" -m venv --clear "$venv"
 fi
+echo "installing baton-serving$extra into $venv (some minutes the first time)" >&2
 "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --editable ".$extra"
