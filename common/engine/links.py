@@ -1,0 +1,382 @@
+"""Who is there: the hello handshake and liveness over a mailbox.
+
+The side that wants a peer repeats `Hello` until it is answered: by `Welcome`, where the two agree
+on all that must be equal, or by `HelloRefused`, which names a field and both values. A peer is up
+from then on until it says `Goodbye`, a gateway says that it is lost, or it is silent for too long;
+each side judges for itself. Must not block, read a clock, or know what a transfer is.
+"""
+
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from common.engine.events import Event, PeerBarred, PeerDown, PeerUp, Received
+from common.errors import PeerRefused
+from common.ids import InstanceId, Role
+from common.log import line
+from common.messages import (
+    AnyMessage,
+    Goodbye,
+    Hello,
+    HelloRefused,
+    ModelIdentity,
+    Peer,
+    PeerLost,
+    Welcome,
+)
+from common.wire import ANYONE, RECEIVE_BATCH, Mailbox
+
+PEER_LOST_AFTER_S = 10.0  # of silence; everyone heartbeats once a second or more often
+MAX_PEERS = 1000
+PAUSE_S = 1.0  # between two calls of `hear`: beyond it, it was we who were silent
+TURN_S = 0.5  # `hear` wants to be called this often
+
+_RETRY_S = 0.005  # first wait when a link does not stand yet; doubles
+_HELLO_S = 0.1  # first wait for the answer to a Hello; doubles
+_MAX_WAIT_S = 1.0
+_REMIND_S = 10.0  # between log lines about a gateway that does not answer
+
+_log = logging.getLogger(__name__)
+
+
+def difference(
+    ours: Hello, theirs: Hello, reference: ModelIdentity | None = None
+) -> HelloRefused | None:
+    """The first thing that must be equal and is not. An empty value is unknown: not compared.
+
+    `reference` stands in for the model of a gateway, which has none.
+    """
+    pairs: list[tuple[str, str | int, str | int]] = [("protocol", ours.protocol, theirs.protocol)]
+    model, other = ours.model or reference, theirs.model
+    if ours.protocol == theirs.protocol and other is None and theirs.peer.role is not Role.GATEWAY:
+        pairs.append(("model", model.name if model else "any", "none"))
+    if model is not None and other is not None:
+        pairs += [
+            ("model", model.name, other.name),
+            ("model fingerprint", model.fingerprint, other.fingerprint),
+            ("kv_dtype", model.kv_dtype, other.kv_dtype),
+        ]
+        if ours.limits is not None and theirs.limits is not None:
+            pairs.append(("block_size", ours.limits.page_tokens, theirs.limits.page_tokens))
+        pairs += [
+            ("page_layout", model.page_layout, other.page_layout),
+            ("kernel_path", model.kernel_path, other.kernel_path),
+        ]
+    for name, our_value, their_value in pairs:
+        if our_value != their_value and our_value != "" and their_value != "":
+            return HelloRefused(field=name, ours=str(our_value), theirs=str(their_value))
+    return None
+
+
+def _completed(known: ModelIdentity | None, seen: ModelIdentity) -> ModelIdentity:
+    if known is None:
+        return seen
+    names = ModelIdentity.__struct_fields__
+    return ModelIdentity(**{name: getattr(known, name) or getattr(seen, name) for name in names})
+
+
+@dataclass(slots=True)
+class _Link:
+    """What is known of one peer, or of an address whose process has not told its name."""
+
+    peer: Peer | None
+    heard_at: float  # or dialled at
+    hello: Hello | None = None  # theirs, found equal to ours: the peer is up
+    saying: Hello | Welcome | HelloRefused | None = None  # Hello until answered; others once
+    due_at: float = 0.0  # when to say it (again)
+    retry_s: float = _RETRY_S
+    hello_s: float = _HELLO_S
+    barred: str | None = None  # why
+
+
+class Links:
+    """All peers of one process. Owned, like its mailbox, by one thread.
+
+    The loop around it: `hear` when the mailbox's fd is readable and at `wake_at`; then give the
+    events to the core.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        hello: Hello,
+        *,
+        reference: ModelIdentity | None = None,
+        peer_lost_after_s: float = PEER_LOST_AFTER_S,
+    ) -> None:
+        """`reference` (a gateway's): what workers must have; what it leaves empty, the first
+        worker welcomed decides."""
+        self.reference = reference
+        self._mailbox = mailbox
+        self._hello = hello
+        self._lost_after_s = peer_lost_after_s
+        self._links: dict[InstanceId, _Link] = {}
+        self._silent: OrderedDict[InstanceId, Peer] = OrderedDict()  # judged, perhaps wrongly
+        self._events: list[Event] = []
+        self._heard_at: float | None = None
+        self._address = ""  # of the gateway to join
+        self._gateway = ANYONE  # its link's name
+        self._remind_at = 0.0
+
+    # --- what the loop calls -----------------------------------------------------------------
+
+    def join(self, address: str, now: float) -> None:
+        """Find the gateway that listens there, and any later life of it. Once.
+
+        Raises PeerRefused if the address is none; `hear` raises it if the gateway refuses us.
+        """
+        self._address, self._remind_at = address, now + _REMIND_S
+        self._gateway = InstanceId(f"at {address}")
+        if not self._mailbox.connect(self._gateway, address):
+            raise PeerRefused("join", "ipc://PATH or tcp://HOST:PORT", address)
+        link = self._links[self._gateway] = _Link(peer=None, heard_at=now)
+        self._say(self._gateway, link, self._hello, now)
+
+    def dial(self, peer: Peer, now: float) -> None:
+        """Get to know a peer: `hear` answers PeerUp, PeerBarred or PeerDown. Idempotent."""
+        link = self._links.get(peer.instance)
+        if link is None:
+            self._silent.pop(peer.instance, None)
+            link = self._open(peer, now)
+            if link is None:
+                self._events.append(PeerDown(peer.instance))
+            else:
+                self._say(peer.instance, link, self._hello, now)
+        elif link.barred is not None:
+            self._events.append(PeerBarred(peer.instance, link.barred))
+
+    def send(self, peer: InstanceId, message: AnyMessage, now: float) -> bool:
+        """True: on its way. False: not up, a full or cut link, or a Welcome still owed."""
+        link = self._links.get(peer)
+        if link is None or link.hello is None:
+            self._mailbox.counts["unsent_not_up"] += 1
+            return False
+        if link.saying is not None:  # the Welcome goes before anything else
+            self._speak(peer, link, now)
+        return link.saying is None and self._mailbox.send(peer, message)
+
+    def hear(self, now: float) -> list[Event]:
+        """Take in what has come; say what is due; judge who is gone. Never blocks."""
+        paused = self._heard_at is not None and now - self._heard_at > PAUSE_S
+        self._heard_at = now
+        messages = self._mailbox.receive()
+        for sender, message in messages:
+            self._take(sender, message, now)
+        if paused:
+            for link in self._links.values():
+                link.heard_at = now
+        if len(messages) < RECEIVE_BATCH:  # never judge beside an unread inbox
+            self._judge(now)
+        for name, link in list(self._links.items()):
+            if link.saying is not None and now >= link.due_at:
+                self._speak(name, link, now)
+        events, self._events = self._events, []
+        return events
+
+    def wake_at(self, now: float) -> float:
+        """When to call `hear` at the latest."""
+        if self._events:
+            return now
+        due = (link.due_at for link in self._links.values() if link.saying is not None)
+        return min((now + TURN_S, *due))
+
+    def leave(self) -> None:
+        """Say goodbye to everyone."""
+        for name, link in self._links.items():
+            if link.hello is not None:
+                self._mailbox.send(name, Goodbye())
+
+    def hello_of(self, instance: InstanceId) -> Hello | None:
+        """None: not up."""
+        link = self._links.get(instance)
+        return None if link is None else link.hello
+
+    @property
+    def gateways(self) -> list[InstanceId]:
+        """Those that are up."""
+        return [
+            name
+            for name, link in self._links.items()
+            if link.hello is not None and link.hello.peer.role is Role.GATEWAY
+        ]
+
+    # --- what came ---------------------------------------------------------------------------
+
+    def _take(self, sender: InstanceId, message: AnyMessage, now: float) -> None:
+        link = self._links.get(sender)
+        if link is not None:
+            link.heard_at = now
+        match message:
+            case Hello():
+                self._take_hello(sender, message, now)
+            case Welcome(hello=hello):
+                self._take_welcome(sender, hello, now)
+            case HelloRefused():
+                self._take_refusal(sender, message)
+            case Goodbye():
+                self._silent.pop(sender, None)
+                self._drop(sender, now)
+            case PeerLost(instance=instance) if link is not None and link.hello is not None:
+                if link.hello.peer.role is Role.GATEWAY:
+                    self._drop(instance, now, even_unknown=True)
+            case _ if link is not None and link.hello is not None:
+                self._events.append(Received(sender, message))
+            case _:
+                self._take_from_stranger(sender, now)
+
+    def _take_hello(self, sender: InstanceId, hello: Hello, now: float) -> None:
+        if not self._is_own(sender, hello):
+            return
+        link = self._links.get(sender) or self._open(hello.peer, now)
+        if link is None:
+            return
+        refused = difference(self._hello, hello, self.reference)
+        if refused is not None:
+            self._refuse(sender, link, refused, now)
+        else:
+            self._up(sender, link, hello)
+            self._say(sender, link, Welcome(hello=self._hello), now)
+
+    def _take_welcome(self, sender: InstanceId, hello: Hello, now: float) -> None:
+        if not self._is_own(sender, hello):
+            return
+        if self._joining is not None and hello.peer.role is Role.GATEWAY:
+            self._name_gateway(hello.peer, self._joining, now)
+        link = self._links.get(sender)
+        if link is None or not isinstance(link.saying, Hello):
+            return  # an answer to a Hello that we repeated needlessly
+        refused = difference(self._hello, hello, self.reference)
+        if refused is not None:
+            self._refuse(sender, link, refused, now)
+        else:
+            link.saying = None
+            self._up(sender, link, hello)
+
+    def _take_refusal(self, sender: InstanceId, refused: HelloRefused) -> None:
+        ours, theirs = refused.theirs, refused.ours
+        link = self._links.get(sender)
+        if sender == self._gateway or (link is None and self._joining is not None):
+            raise PeerRefused(refused.field, ours, theirs)
+        if link is not None:
+            link.saying = None
+            self._bar(sender, link, HelloRefused(field=refused.field, ours=ours, theirs=theirs))
+
+    def _take_from_stranger(self, sender: InstanceId, now: float) -> None:
+        """It takes us for up. If silence made us judge it, it was wrong: know each other again."""
+        self._mailbox.counts["dropped_from_stranger"] += 1
+        peer = self._silent.get(sender)
+        if peer is not None:
+            self.dial(peer, now)
+
+    def _is_own(self, sender: InstanceId, hello: Hello) -> bool:
+        """A process speaks for itself, and not to itself."""
+        own = sender == hello.peer.instance != self._hello.peer.instance
+        if not own:
+            self._mailbox.counts["dropped_malformed"] += 1
+        return own
+
+    @property
+    def _joining(self) -> _Link | None:
+        """The link to the joined address while its process has not told its name."""
+        link = self._links.get(self._gateway)
+        return link if link is not None and link.peer is None else None
+
+    def _name_gateway(self, peer: Peer, joining: _Link, now: float) -> None:
+        nameless, self._gateway = self._gateway, peer.instance
+        del self._links[nameless]
+        if peer.instance in self._links:  # it has called us meanwhile: one link is enough
+            self._mailbox.disconnect(nameless)
+        else:
+            self._mailbox.rename(nameless, peer.instance)
+            self._links[peer.instance] = joining
+            joining.peer, joining.heard_at = peer, now
+
+    # --- what is said ------------------------------------------------------------------------
+
+    def _open(self, peer: Peer, now: float) -> _Link | None:
+        """A link to the nearest address of the peer's that is one."""
+        if len(self._links) >= MAX_PEERS:
+            self._mailbox.counts["dropped_too_many_peers"] += 1
+            return None
+        near = peer.host == self._hello.peer.host
+        for endpoint in peer.endpoints:
+            if (near or not endpoint.startswith("ipc:")) and self._mailbox.connect(
+                peer.instance, endpoint
+            ):
+                self._links[peer.instance] = link = _Link(peer=peer, heard_at=now)
+                return link
+        self._mailbox.counts["dropped_unreachable"] += 1
+        return None
+
+    def _say(
+        self, name: InstanceId, link: _Link, message: Hello | Welcome | HelloRefused, now: float
+    ) -> None:
+        link.saying, link.retry_s = message, _RETRY_S
+        self._speak(name, link, now)
+
+    def _speak(self, name: InstanceId, link: _Link, now: float) -> None:
+        """Say it if the link stands. A Hello is repeated until it is answered."""
+        assert link.saying is not None
+        if not self._mailbox.send(name, link.saying, to=ANYONE if link.peer is None else None):
+            link.due_at = now + link.retry_s
+            link.retry_s = min(2 * link.retry_s, _MAX_WAIT_S)
+        elif isinstance(link.saying, Hello):
+            link.due_at = now + link.hello_s
+            link.hello_s = min(2 * link.hello_s, _MAX_WAIT_S)
+        else:
+            link.saying = None
+
+    # --- who is up ---------------------------------------------------------------------------
+
+    def _up(self, instance: InstanceId, link: _Link, hello: Hello) -> None:
+        news = link.hello is None
+        link.hello, link.peer, link.barred = hello, hello.peer, None
+        self._silent.pop(instance, None)
+        if self._hello.model is None and hello.model is not None:
+            self.reference = _completed(self.reference, hello.model)
+        if news:
+            _log.info(line("peer_up", peer=instance, role=hello.peer.role))
+            self._events.append(PeerUp(hello))
+
+    def _refuse(self, name: InstanceId, link: _Link, refused: HelloRefused, now: float) -> None:
+        self._bar(name, link, refused)
+        self._say(name, link, refused, now)
+
+    def _bar(self, instance: InstanceId, link: _Link, refused: HelloRefused) -> None:
+        detail = str(PeerRefused(refused.field, refused.ours, refused.theirs))
+        if link.hello is not None:
+            link.hello = None
+            self._events.append(PeerDown(instance))
+        if link.barred is None:
+            _log.error(line("peer_barred", peer=instance, detail=detail))
+            self._events.append(PeerBarred(instance, detail))
+        link.barred = detail
+
+    def _judge(self, now: float) -> None:
+        for name, link in list(self._links.items()):
+            if now - link.heard_at <= self._lost_after_s:
+                continue
+            if link.peer is not None:
+                if link.hello is not None:
+                    self._remember_silent(link.peer)
+                self._drop(name, now)
+            elif now >= self._remind_at:
+                self._remind_at = now + _REMIND_S
+                _log.warning(line("no_answer_from_gateway", address=self._address))
+
+    def _remember_silent(self, peer: Peer) -> None:
+        self._silent[peer.instance] = peer
+        if len(self._silent) > MAX_PEERS:
+            self._silent.popitem(last=False)
+
+    def _drop(self, instance: InstanceId, now: float, *, even_unknown: bool = False) -> None:
+        """It is gone. A gateway that we joined is looked for again at its address."""
+        link = self._links.pop(instance, None)
+        self._mailbox.disconnect(instance)
+        if link is not None and link.barred is not None:
+            return
+        if link is not None or even_unknown:
+            _log.info(line("peer_down", peer=instance))
+            self._events.append(PeerDown(instance))
+        if link is not None and instance == self._gateway:
+            self.join(self._address, now)

@@ -1,0 +1,330 @@
+"""The handshake and liveness, over real sockets; time is what the test says it is."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from common.engine.events import Event, PeerBarred, PeerDown, PeerUp, Received
+from common.engine.links import PEER_LOST_AFTER_S, Links, difference
+from common.errors import PeerRefused
+from common.ids import HostId, InstanceId, Role, TransferId
+from common.messages import (
+    PROTOCOL,
+    End,
+    Heartbeat,
+    Hello,
+    HelloRefused,
+    Limits,
+    ModelIdentity,
+    Peer,
+    PeerLost,
+    RegionKey,
+)
+from common.wire import Mailbox
+
+MODEL = ModelIdentity(
+    name="m", fingerprint="f", kv_dtype="bfloat16", page_layout="x16x", kernel_path=""
+)
+LIMITS = Limits(
+    n_pages=8,
+    page_tokens=16,
+    max_model_len=64,
+    max_num_seqs=4,
+    max_num_batched_tokens=64,
+    max_waiting=4,
+)
+HOST = HostId("here")
+END = End(transfer=TransferId("t"), attempt=0)
+BEAT = Heartbeat(transfers=())
+
+
+def hello(name: str, role: Role, endpoints: tuple[str, ...] = (), model: ModelIdentity = MODEL):  # noqa: ANN201
+    instance = InstanceId(name * 32)
+    peer = Peer(instance=instance, role=role, host=HOST, endpoints=endpoints)
+    if role is Role.GATEWAY:
+        return Hello(protocol=PROTOCOL, peer=peer, model=None, limits=None, pool=None)
+    pool = RegionKey(owner=instance, host=HOST, region=0, n_pages=8, page_bytes=4096, doors={})
+    return Hello(protocol=PROTOCOL, peer=peer, model=model, limits=LIMITS, pool=pool)
+
+
+class Side:
+    """One process: its links, what they told, and a clock that the test may push."""
+
+    def __init__(self, name: str, role: Role, run_dir: Path, model: ModelIdentity = MODEL) -> None:
+        self.id = InstanceId(name * 32)
+        self.mailbox = Mailbox(self.id, role, run_dir=run_dir, listen="127.0.0.1:0")
+        self.hello: Hello = hello(name, role, self.mailbox.endpoints, model)
+        self.links = Links(self.mailbox, self.hello)
+        self.events: list[Event] = []
+        self.ahead_s = 0.0
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+    def dial(self, other: "Side") -> None:
+        self.links.dial(other.hello.peer, self.now)
+
+    def turn(self) -> None:
+        self.events += self.links.hear(self.now)
+
+    def told(self, event: Event) -> Callable[[], bool]:
+        return lambda: event in self.events
+
+    def wait_s(self) -> float:
+        """Until its loop wants to be called."""
+        now = self.now
+        return self.links.wake_at(now) - now
+
+
+Start = Callable[..., Side]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    sides: list[Side] = []
+
+    def start_side(name: str, role: Role = Role.DECODE, model: ModelIdentity = MODEL) -> Side:
+        sides.append(Side(name, role, tmp_path / "r", model))
+        return sides[-1]
+
+    yield start_side
+    for side in sides:
+        side.mailbox.close()
+
+
+def run(*sides: Side, until: Callable[[], bool], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not until():
+        assert time.monotonic() < deadline, [side.events for side in sides]
+        for side in sides:
+            side.turn()
+        time.sleep(0.001)
+
+
+def up(a: Side, b: Side) -> None:
+    """a knocks at b, and both know it."""
+    a.dial(b)
+    run(a, b, until=lambda: PeerUp(b.hello) in a.events and PeerUp(a.hello) in b.events)
+    a.events.clear()
+    b.events.clear()
+
+
+def test_a_knock_makes_both_sides_up_and_messages_flow(start: Start) -> None:
+    d, p = start("d"), start("p", Role.PREFILL)
+    up(d, p)
+    assert d.links.send(p.id, END, d.now)
+    run(d, p, until=lambda: bool(p.events))
+    assert p.events == [Received(d.id, END)]
+    assert p.links.hello_of(d.id) == d.hello
+    assert p.links.gateways == []
+
+
+def test_both_may_knock_at_once(start: Start) -> None:
+    d, p = start("d"), start("p", Role.PREFILL)
+    p.dial(d)
+    up(d, p)
+    run(d, p, until=lambda: d.wait_s() > 0.4 and p.wait_s() > 0.4)  # nothing is left to be said
+    assert d.events == p.events == []
+    d.dial(p)
+    assert d.links.hear(d.now) == []  # it is up: no news
+
+
+def test_nothing_goes_before_the_hello(start: Start) -> None:
+    d, p = start("d"), start("p", Role.PREFILL)
+    assert not d.links.send(p.id, END, d.now)
+    d.dial(p)
+    assert not d.links.send(p.id, END, d.now)
+    d.mailbox.connect(p.id, p.mailbox.endpoints[0])
+    run(d, p, until=lambda: d.mailbox.send(p.id, END))
+    run(d, p, until=lambda: p.mailbox.counts["dropped_from_stranger"] == 1)
+    assert p.events == []
+
+
+def test_a_worker_joins_a_gateway_by_address_and_again_after_it_restarted(start: Start) -> None:
+    g, d = start("g", Role.GATEWAY), start("d")
+    address = g.mailbox.endpoints[1]
+    d.links.join(address, d.now)
+    run(g, d, until=lambda: PeerUp(g.hello) in d.events and PeerUp(d.hello) in g.events)
+    assert d.links.gateways == [g.id]
+    assert g.links.reference == MODEL
+    g.mailbox.close()
+    later = Side("h", Role.GATEWAY, Path(g.mailbox.endpoints[0][6:]).parent)
+    later.mailbox.close()
+    later.mailbox = Mailbox(later.id, Role.GATEWAY, listen=address.removeprefix("tcp://"))
+    later.links = Links(later.mailbox, later.hello)
+    d.ahead_s += PEER_LOST_AFTER_S / 2
+    d.turn()  # a pause of ours: nobody is judged
+    for _ in range(12):
+        d.ahead_s += 0.9
+        d.turn()
+    assert d.events[-1] == PeerDown(g.id)
+    run(later, d, until=d.told(PeerUp(later.hello)))
+    later.mailbox.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "theirs", "detail"),
+    [
+        ("name", "other", "refused: model differs: ours is m, theirs is other"),
+        ("fingerprint", "e", "refused: model fingerprint differs: ours is f, theirs is e"),
+        ("kv_dtype", "float32", "refused: kv_dtype differs: ours is bfloat16, theirs is float32"),
+        ("page_layout", "x32x", "refused: page_layout differs: ours is x16x, theirs is x32x"),
+    ],
+)
+def test_a_refusal_names_the_field_and_both_values(
+    start: Start, field: str, theirs: str, detail: str
+) -> None:
+    p = start("p", Role.PREFILL)
+    d = start("d", model=msgspec.structs.replace(MODEL, **{field: theirs}))
+    d.dial(p)
+    run(d, p, until=lambda: bool(d.events) and bool(p.events))
+    assert p.events == [PeerBarred(d.id, detail)]
+    ours, other = detail.split("ours is ")[1].split(", theirs is ")
+    assert d.events == [
+        PeerBarred(p.id, f"{detail.split('ours')[0]}ours is {other}, theirs is {ours}")
+    ]
+    d.events.clear()
+    d.dial(p)
+    d.turn()
+    assert len(d.events) == 1  # asked again, it says again
+    assert not d.links.send(p.id, END, d.now)
+
+
+def test_a_gateway_that_refuses_a_worker_ends_it(start: Start) -> None:
+    g = start("g", Role.GATEWAY)
+    g.links.reference = ModelIdentity(
+        name="m", fingerprint="other", kv_dtype="", page_layout="", kernel_path=""
+    )
+    d = start("d")
+    d.links.join(g.mailbox.endpoints[0], d.now)
+    with pytest.raises(PeerRefused, match="fingerprint differs: ours is f, theirs is other"):
+        run(g, d, until=lambda: False)
+    assert [type(event) for event in g.events] == [PeerBarred]
+
+
+def test_what_must_be_equal() -> None:
+    d, p, g = hello("d", Role.DECODE), hello("p", Role.PREFILL), hello("g", Role.GATEWAY)
+
+    def with_model(**changed: str) -> Hello:
+        return msgspec.structs.replace(d, model=msgspec.structs.replace(MODEL, **changed))
+
+    assert difference(d, p) is None
+    assert difference(g, p) is None  # the first worker decides
+    assert difference(p, g, None) is None
+    exact = with_model(kernel_path="a")
+    assert difference(exact, p) is None  # an unknown path is not compared
+    assert difference(exact, with_model(kernel_path="b")) == HelloRefused(
+        field="kernel_path", ours="a", theirs="b"
+    )
+    pages = msgspec.structs.replace(p, limits=msgspec.structs.replace(LIMITS, page_tokens=32))
+    assert difference(d, pages) == HelloRefused(field="block_size", ours="16", theirs="32")
+    newer = msgspec.structs.replace(p, protocol=99, model=None)
+    assert difference(d, newer) == HelloRefused(field="protocol", ours=str(PROTOCOL), theirs="99")
+    bare = msgspec.structs.replace(p, model=None)
+    assert difference(g, bare) == HelloRefused(field="model", ours="any", theirs="none")
+    partial = msgspec.structs.replace(MODEL, kv_dtype="", page_layout="")
+    assert difference(g, p, partial) is None
+    assert difference(g, with_model(fingerprint="e"), partial) is not None
+
+
+def test_the_first_worker_completes_what_the_gateway_left_open(start: Start) -> None:
+    g, d = start("g", Role.GATEWAY), start("d")
+    g.links.reference = msgspec.structs.replace(MODEL, kv_dtype="", page_layout="")
+    d.dial(g)
+    run(g, d, until=g.told(PeerUp(d.hello)))
+    assert g.links.reference == MODEL
+
+
+def test_a_goodbye_and_a_loss_told_by_a_gateway_are_down(start: Start) -> None:
+    g, d, p = start("g", Role.GATEWAY), start("d"), start("p", Role.PREFILL)
+    up(d, p)
+    up(d, g)
+    p.links.leave()
+    run(d, p, until=d.told(PeerDown(p.id)))
+    assert not d.links.send(p.id, END, d.now)
+    other = InstanceId("x" * 32)
+    assert g.links.send(d.id, PeerLost(instance=other), g.now)
+    run(g, d, until=d.told(PeerDown(other)))
+    d.dial(p)
+    run(d, p, until=d.told(PeerUp(p.hello)))
+    d.events.clear()
+    assert p.mailbox.send(d.id, PeerLost(instance=g.id))  # not a prefill worker's to say
+    assert p.mailbox.send(d.id, END)
+    run(d, p, until=lambda: bool(d.events))
+    assert d.events == [Received(p.id, END)]
+
+
+def test_silence_is_down_and_a_wrong_judgement_is_undone(start: Start) -> None:
+    d, p = start("d"), start("p", Role.PREFILL)
+    up(d, p)
+    for _ in range(int(PEER_LOST_AFTER_S) + 2):
+        d.ahead_s += 0.95
+        d.turn()
+    assert d.events == [PeerDown(p.id)]
+    d.events.clear()
+    assert p.links.send(d.id, BEAT, p.now)  # it was alive, and takes d for up
+    run(d, p, until=d.told(PeerUp(p.hello)))
+    assert d.links.send(p.id, END, d.now)
+    run(d, p, until=p.told(Received(d.id, END)))
+
+
+def test_heartbeats_keep_a_peer_up(start: Start) -> None:
+    d, p = start("d"), start("p", Role.PREFILL)
+    up(d, p)
+    for _ in range(int(PEER_LOST_AFTER_S) + 3):
+        d.ahead_s += 0.9
+        assert p.links.send(d.id, BEAT, p.now)
+        d.events.clear()
+        run(d, until=lambda: bool(d.events))
+    assert d.events == [Received(p.id, BEAT)]
+
+
+def test_after_a_pause_of_ours_nobody_is_judged(start: Start) -> None:
+    d, p = start("d"), start("p", Role.PREFILL)
+    up(d, p)
+    d.ahead_s += 3600
+    d.turn()
+    d.ahead_s += 0.9
+    d.turn()
+    assert d.events == []
+
+
+def test_who_never_answers_is_down(start: Start) -> None:
+    d = start("d")
+    nobody = hello("x", Role.PREFILL, ("tcp://127.0.0.1:9",)).peer
+    d.links.dial(nobody, d.now)
+    for _ in range(13):
+        d.turn()
+        d.ahead_s += 0.9
+    assert d.events == [PeerDown(nobody.instance)]
+    d.events.clear()
+    d.links.dial(hello("y", Role.PREFILL, ("nonsense",)).peer, d.now)
+    assert d.wait_s() <= 0
+    d.turn()
+    assert d.events == [PeerDown(InstanceId("y" * 32))]
+
+
+def test_a_socket_file_of_another_host_is_passed_over(start: Start) -> None:
+    d, p = start("d"), start("p", Role.PREFILL)
+    far = msgspec.structs.replace(p.hello.peer, host=HostId("there"))
+    d.links.dial(far, d.now)
+    run(d, p, until=d.told(PeerUp(p.hello)))
+    near_only = msgspec.structs.replace(
+        far, instance=InstanceId("z" * 32), endpoints=far.endpoints[:1]
+    )
+    d.links.dial(near_only, d.now)
+    d.turn()
+    assert d.events[-1] == PeerDown(near_only.instance)
+
+
+def test_a_hello_in_anothers_name_is_dropped(start: Start) -> None:
+    d, p = start("d"), start("p", Role.PREFILL)
+    d.mailbox.connect(p.id, p.mailbox.endpoints[0])
+    forged = hello("x", Role.DECODE, d.mailbox.endpoints)
+    run(d, p, until=lambda: d.mailbox.send(p.id, forged))
+    run(d, p, until=lambda: p.mailbox.counts["dropped_malformed"] == 1)
+    assert p.events == []
