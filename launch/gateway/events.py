@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from common.engine.events import Note, PeerBarred, PeerDown, PeerUp, Received, Send
+from common.engine.events import Event, Note, Send
 from common.errors import BatonError
 from common.messages import FinishReason, TokenLogprob
 from launch.gateway.transfers import Generate, RequestId
@@ -30,7 +30,7 @@ class Quit:
     request: RequestId
 
 
-GatewayEvent = Submit | StopSample | Quit | Received | PeerUp | PeerDown | PeerBarred
+GatewayEvent = Submit | StopSample | Quit | Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,211 @@
+"""The gateway's core as an asyncio object: submit a prompt, iterate over its tokens.
+
+A thin shell: it moves messages between the sockets and the core, and deltas between the core and
+the streams. All calls come from the event loop's thread. Must decide nothing.
+"""
+
+import asyncio
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from common.engine.events import Note, Send
+from common.engine.links import Links
+from common.errors import BatonError, InvariantBroken, PeerError
+from common.ids import Role, TransferId
+from common.log import RequestLog
+from common.wire import Mailbox
+from launch.gateway.attempts import GatewayOptions
+from launch.gateway.core import GatewayCore
+from launch.gateway.events import (
+    Admitted,
+    Delta,
+    GatewayAction,
+    GatewayEvent,
+    Quit,
+    Rejected,
+    StopSample,
+    Submit,
+)
+from launch.gateway.transfers import Generate, RequestId
+
+
+class Observer(Protocol):
+    """Whoever counts what the gateway sees."""
+
+    def note(self, note: Note) -> None: ...
+
+
+class Stream:
+    """The answer to one prompt, as its reader sees it. Deltas of its samples come interleaved."""
+
+    def __init__(self, engine: "Engine", request: RequestId) -> None:
+        self._engine = engine
+        self._request = request
+        self._deltas: deque[Delta] = deque()
+        self._error: BatonError | None = None
+        self._arrived = asyncio.Event()
+        self._admitted = False
+
+    async def admitted(self) -> None:
+        """Until every worker has accepted. Raises the BatonError that the request ended with."""
+        while not (self._admitted or self._deltas):
+            await self._wait()
+
+    async def next(self) -> tuple[Delta, ...]:
+        """One or more deltas, all that are there. The caller knows from them when it has all.
+
+        Raises the BatonError that ended the answer early, after the deltas before it.
+        """
+        while not self._deltas:
+            await self._wait()
+        deltas = tuple(self._deltas)
+        self._deltas.clear()
+        return deltas
+
+    def stop(self, sample: int) -> None:
+        """No more of this sample: its text met a stop string."""
+        self._engine.post(StopSample(self._request, sample))
+
+    def quit(self) -> None:
+        """No more of anything: the client is gone, or has all. Idempotent; always to be called."""
+        self._engine.forget(self._request)
+
+    async def _wait(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._arrived.clear()
+        await self._arrived.wait()
+
+    def feed(self, action: Admitted | Rejected | Delta) -> None:
+        """The engine's: something has come for this stream."""
+        match action:
+            case Admitted():
+                self._admitted = True
+            case Rejected():
+                self._error = action.error
+            case Delta():
+                self._deltas.append(action)
+        self._arrived.set()
+
+
+class Engine:
+    """The pools, seen from the HTTP side."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        links: Links,
+        options: GatewayOptions,
+        *,
+        request_log: RequestLog,
+        observer: Observer,
+    ) -> None:
+        self._mailbox = mailbox
+        self._links = links
+        self._core = GatewayCore(options, lambda: TransferId(uuid.uuid4().hex))
+        self._request_log = request_log
+        self._observer = observer
+        self._streams: dict[RequestId, Stream] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._posted: list[GatewayEvent] = []
+        self._pump_due = False
+        self._closed = False
+        self.on_crash: Callable[[BaseException], None] | None = None
+
+    # --- what the HTTP side calls ------------------------------------------------------------
+
+    def submit(self, generate: Generate) -> Stream:
+        """Hand a prompt over. `await stream.admitted()` before answering 200."""
+        if generate.request in self._streams:
+            raise InvariantBroken(f"{generate.request} is in flight already")
+        stream = self._streams[generate.request] = Stream(self, generate.request)
+        self.post(Submit(generate))
+        return stream
+
+    @property
+    def n_requests(self) -> int:
+        """Prompts in flight."""
+        return len(self._streams)
+
+    def workers(self) -> dict[Role, int]:
+        """Workers up, by role."""
+        return self._core.ready()
+
+    # --- the shell ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to listen, in the running loop."""
+        asyncio.get_running_loop().add_reader(self._mailbox.fd, self._pump)
+        self._schedule()
+
+    def close(self) -> None:
+        """Say goodbye. Streams that still wait end with an error."""
+        if self._closed:
+            return
+        self._closed = True
+        asyncio.get_running_loop().remove_reader(self._mailbox.fd)
+        if self._timer is not None:
+            self._timer.cancel()
+        for request, stream in list(self._streams.items()):
+            stream.feed(Rejected(request, PeerError("the server is shutting down")))
+        self._links.leave()
+
+    def post(self, event: GatewayEvent) -> None:
+        """Give the core an event, soon, together with whatever else comes in this turn."""
+        self._posted.append(event)
+        self._schedule()
+
+    def forget(self, request: RequestId) -> None:
+        """The stream's reader has left."""
+        if self._streams.pop(request, None) is not None:
+            self.post(Quit(request))
+
+    def _schedule(self) -> None:
+        if not self._pump_due and not self._closed:
+            self._pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """One turn: receive, decide, act. The socket's edge may be used up: read until empty."""
+        self._pump_due = False
+        if self._closed:
+            return
+        try:
+            self._turn(time.monotonic())
+        except Exception as error:
+            if self.on_crash is None:
+                raise
+            self.on_crash(error)
+
+    def _turn(self, now: float) -> None:
+        posted, self._posted = self._posted, []
+        heard = self._links.hear(now)
+        decision = self._core.step(now, [*posted, *heard])
+        for action in decision.actions:
+            self._act(action, now)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_at = self._links.wake_at(now)
+        if decision.wake_at is not None:
+            wake_at = min(wake_at, decision.wake_at)
+        loop = asyncio.get_running_loop()
+        if heard:  # there may be more, and sends may have used up the socket's edge
+            self._schedule()
+        else:
+            self._timer = loop.call_later(max(0.0, wake_at - time.monotonic()), self._pump)
+
+    def _act(self, action: GatewayAction, now: float) -> None:
+        match action:
+            case Send(peer, message):
+                self._links.send(peer, message, now)
+            case Note():
+                self._request_log.write(action.name, action.transfer, action.attempt, action.fields)
+                self._observer.note(action)
+            case _:
+                stream = self._streams.get(action.request)
+                if stream is not None:
+                    stream.feed(action)
