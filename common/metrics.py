@@ -1,0 +1,225 @@
+"""Prometheus instruments: what a worker counts, and what a gateway exposes of itself and of them.
+
+Names are vLLM's, prefixed `baton:`, where vLLM has one; each ends in its unit. Workers have no
+HTTP: their counters travel in `Metrics` messages. Must not import what only one side has.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from common.ids import InstanceId, Role
+from common.messages import Metrics, Snapshot
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SHORT_INSTANCE = 8
+
+WORKER_COUNTERS = {
+    "engine_steps_total": "Passes of the model that were computed",
+    "engine_step_failures_total": "Passes that raised",
+    "engine_step_seconds_total": "Time spent in passes",
+    "engine_step_tokens_total": "Rows computed in passes: prompt and output tokens",
+    "num_preemptions_total": "Sequences whose pages were taken to let others go on",
+    "prefix_cache_queries_total": "Prompt tokens that were looked up in the prefix cache",
+    "prefix_cache_hits_total": "Prompt tokens whose pages were found there",
+    "kv_pulls_total": "Pulls of pages that were copied and validated",
+    "kv_pull_failures_total": "Pulls that failed or were cancelled",
+    "kv_pull_seconds_total": "Time of pulls done, from asked for to final, summed",
+    "kv_pull_bytes_total": "Bytes of pages pulled",
+    "kv_served_bytes_total": "Bytes of pages sent to peers (memory that they map is not counted)",
+    "control_messages_sent_total": "Control messages sent",
+    "control_messages_received_total": "Control messages received and understood",
+    "control_messages_unsent_total": "Control messages not sent: no link, a full or a cut one",
+    "control_messages_dropped_total": "Frames received and dropped: garbage, strangers', stale",
+    "request_log_lines_lost_total": "Lines of the request log that could not be written",
+    "process_cpu_seconds_total": "CPU time, user and system",
+}
+WORKER_GAUGES = {"process_resident_memory_bytes": "Resident memory, shared pages included"}
+
+_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+_LONG_SECONDS = (*_SECONDS, 20, 40, 80, 160, 640, 2560)
+_TOKEN_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+_SAMPLES = (1, 2, 5, 10, 20, 50, 100, 128)
+_WORKER_LABELS = ("role", "instance")
+
+
+class _Worker(NamedTuple):
+    role: Role
+    instance: InstanceId
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        return (self.role.value, self.instance[:SHORT_INSTANCE])
+
+
+class _WorkerCollector(Collector):
+    """The last that each worker told. A worker's own counters restart with it."""
+
+    def __init__(self) -> None:
+        self.values: dict[_Worker, dict[str, float]] = {}
+        self.snapshots: dict[_Worker, Snapshot] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        for name, help_text in WORKER_COUNTERS.items():
+            counter = CounterMetricFamily(f"baton:{name}", help_text, labels=_WORKER_LABELS)
+            for labels, value in self._told(name):
+                counter.add_metric(labels, value)
+            yield counter
+        for name, help_text in WORKER_GAUGES.items():
+            gauge = GaugeMetricFamily(f"baton:{name}", help_text, labels=_WORKER_LABELS)
+            for labels, value in self._told(name):
+                gauge.add_metric(labels, value)
+            yield gauge
+        yield from self._loads()
+
+    def _told(self, name: str) -> Iterator[tuple[tuple[str, str], float]]:
+        for worker, values in self.values.items():
+            if name in values:
+                yield worker.labels, values[name]
+
+    def _loads(self) -> Iterator[Metric]:
+        running = GaugeMetricFamily(
+            "baton:num_requests_running", "Sequences in passes", labels=_WORKER_LABELS
+        )
+        waiting = GaugeMetricFamily(
+            "baton:num_requests_waiting", "Sequences queued at a worker", labels=_WORKER_LABELS
+        )
+        usage = GaugeMetricFamily(
+            "baton:kv_cache_usage_perc", "Share of pages held, 0 to 1", labels=_WORKER_LABELS
+        )
+        for worker, snapshot in self.snapshots.items():
+            running.add_metric(worker.labels, snapshot.running)
+            waiting.add_metric(worker.labels, snapshot.waiting)
+            held = snapshot.n_pages - snapshot.free_pages
+            usage.add_metric(worker.labels, held / max(1, snapshot.n_pages))
+        yield from (running, waiting, usage)
+
+
+class GatewayMetrics:
+    """Everything at `/metrics`. One a gateway; used by its event loop's thread.
+
+    The HTTP side observes requests on the public instruments; `snapshot`, `metrics` and `forget`
+    take in what workers tell.
+    """
+
+    def __init__(self, model_name: str) -> None:
+        disable_created_metrics()  # pyright: ignore[reportUnknownMemberType] one line a series
+        self._registry = CollectorRegistry()
+        self._model = model_name
+        self._workers = _WorkerCollector()
+        self._registry.register(self._workers)
+        self.time_to_first_token_seconds = self._histogram(
+            "time_to_first_token_seconds", "From arrival to the first token", _LONG_SECONDS
+        )
+        self.inter_token_latency_seconds = self._histogram(
+            "inter_token_latency_seconds", "Between two tokens of a sample", _TOKEN_SECONDS
+        )
+        self.request_time_per_output_token_seconds = self._histogram(
+            "request_time_per_output_token_seconds",
+            "Mean time a token after a request's first",
+            _TOKEN_SECONDS,
+        )
+        self.e2e_request_latency_seconds = self._histogram(
+            "e2e_request_latency_seconds", "From arrival to the end of the answer", _LONG_SECONDS
+        )
+        self.request_prompt_tokens = self._histogram(
+            "request_prompt_tokens", "Prompt tokens of a request", _TOKENS
+        )
+        self.request_generation_tokens = self._histogram(
+            "request_generation_tokens", "Output tokens of a request", _TOKENS
+        )
+        self.request_params_max_tokens = self._histogram(
+            "request_params_max_tokens", "max_tokens of a request", _TOKENS
+        )
+        self.request_params_n = self._histogram("request_params_n", "n of a request", _SAMPLES)
+        self.prompt_tokens_total = self._counter("prompt_tokens_total", "Prompt tokens served")
+        self.cached_prompt_tokens_total = self._counter(
+            "cached_prompt_tokens_total", "Prompt tokens that were not computed anew"
+        )
+        self.generation_tokens_total = self._counter(
+            "generation_tokens_total", "Output tokens sent to clients"
+        )
+        self._success = Counter(
+            "baton:request_success_total",
+            "Requests answered whole, by the reason they ended",
+            ("model_name", "finished_reason"),
+            registry=self._registry,
+        )
+        self._failure = Counter(
+            "baton:request_failure_total",
+            "Requests that were refused or failed, by HTTP status",
+            ("model_name", "status"),
+            registry=self._registry,
+        )
+        self._attempts = Counter(
+            "baton:attempts_total",
+            "Attempts at a request's handoff, the first ones included",
+            ("model_name",),
+            registry=self._registry,
+        )
+        self.requests_in_progress = Gauge(
+            "baton:num_requests_in_progress",
+            "HTTP requests that are being answered",
+            ("model_name",),
+            registry=self._registry,
+        ).labels(model_name)
+
+    def success(self, finished_reason: str) -> None:
+        """A request was answered whole: "stop", "length" or "abort"."""
+        self._success.labels(self._model, finished_reason).inc()
+
+    def failure(self, status: int) -> None:
+        """A request was answered with an error."""
+        self._failure.labels(self._model, str(status)).inc()
+
+    def attempt(self) -> None:
+        self._attempts.labels(self._model).inc()
+
+    # --- workers -----------------------------------------------------------------------------
+
+    def snapshot(self, role: Role, instance: InstanceId, snapshot: Snapshot) -> None:
+        """A worker told its load."""
+        self._workers.snapshots[_Worker(role, instance)] = snapshot
+
+    def metrics(self, role: Role, instance: InstanceId, metrics: Metrics) -> None:
+        """A worker told its counters. Names that are not known here are left out."""
+        self._workers.values[_Worker(role, instance)] = {
+            name: value
+            for name, value in metrics.values
+            if name in WORKER_COUNTERS or name in WORKER_GAUGES
+        }
+
+    def forget(self, instance: InstanceId) -> None:
+        """A worker is gone. Idempotent."""
+        for table in (self._workers.values, self._workers.snapshots):
+            for worker in [w for w in table if w.instance == instance]:
+                del table[worker]
+
+    def render(self) -> bytes:
+        """The page at `/metrics`, of `CONTENT_TYPE`."""
+        return generate_latest(self._registry)
+
+    def _histogram(self, name: str, help_text: str, buckets: Iterable[float]) -> Histogram:
+        return Histogram(
+            f"baton:{name}",
+            help_text,
+            ("model_name",),
+            buckets=tuple(buckets),
+            registry=self._registry,
+        ).labels(self._model)
+
+    def _counter(self, name: str, help_text: str) -> Counter:
+        return Counter(f"baton:{name}", help_text, ("model_name",), registry=self._registry).labels(
+            self._model
+        )

@@ -1,0 +1,67 @@
+"""What a scraper sees: the gateway's own instruments, and what its workers told it."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from common.ids import InstanceId, Role
+from common.messages import Metrics, Snapshot
+from common.metrics import WORKER_COUNTERS, WORKER_GAUGES, GatewayMetrics
+
+D = InstanceId("d" * 32)
+SNAPSHOT = Snapshot(
+    sequence=1,
+    whole=True,
+    n_pages=10,
+    free_pages=4,
+    running=3,
+    waiting=2,
+    queued_tokens=0,
+    step_s=0.0,
+    tokens_per_s=0.0,
+)
+
+
+def scraped(metrics: GatewayMetrics) -> dict[tuple[str, ...], float]:
+    """Samples by name and label values (by label name)."""
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+    }
+
+
+def test_a_request_is_counted_under_the_names_of_vllm() -> None:
+    metrics = GatewayMetrics("m")
+    metrics.time_to_first_token_seconds.observe(0.03)
+    metrics.generation_tokens_total.inc(5)
+    metrics.success("length")
+    metrics.failure(429)
+    seen = scraped(metrics)
+    assert seen["baton:time_to_first_token_seconds_count", "m"] == 1
+    assert seen["baton:time_to_first_token_seconds_bucket", "0.02", "m"] == 0
+    assert seen["baton:time_to_first_token_seconds_bucket", "0.04", "m"] == 1
+    assert seen["baton:generation_tokens_total", "m"] == 5
+    assert seen["baton:request_success_total", "length", "m"] == 1
+    assert seen["baton:request_failure_total", "m", "429"] == 1
+
+
+def test_workers_are_told_apart_and_forgotten() -> None:
+    metrics = GatewayMetrics("m")
+    values = (("kv_pulls_total", 3.0), ("process_resident_memory_bytes", 2.0), ("unheard", 1.0))
+    metrics.metrics(Role.DECODE, D, Metrics(values=values))
+    metrics.snapshot(Role.DECODE, D, SNAPSHOT)
+    seen = scraped(metrics)
+    assert seen["baton:kv_pulls_total", "d" * 8, "decode"] == 3
+    assert seen["baton:process_resident_memory_bytes", "d" * 8, "decode"] == 2
+    assert seen["baton:num_requests_running", "d" * 8, "decode"] == 3
+    assert seen["baton:num_requests_waiting", "d" * 8, "decode"] == 2
+    assert seen["baton:kv_cache_usage_perc", "d" * 8, "decode"] == 0.6
+    assert not [key for key in seen if "unheard" in key[0]]
+    metrics.forget(D)
+    assert not [key for key in scraped(metrics) if "d" * 8 in key]
+
+
+def test_every_name_ends_in_its_unit() -> None:
+    for name in WORKER_COUNTERS:
+        assert name.endswith("_total")
+    for name in WORKER_GAUGES:
+        assert name.endswith("_bytes")
