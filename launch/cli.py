@@ -103,7 +103,7 @@ def _serve(argv: list[str]) -> int:
     config = _settled(load_serve(argv, os.environ))
     from launch.local import serve
 
-    return serve(config)
+    return serve(config, os.environ)
 
 
 def _worker(role: str, argv: list[str]) -> int:

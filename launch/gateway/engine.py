@@ -8,13 +8,15 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
-from common.engine.events import Note, Send
+from common.engine.events import Note, PeerDown, PeerUp, Send
 from common.engine.links import Links
 from common.errors import BatonError, InvariantBroken, PeerError
-from common.ids import Role, TransferId
+from common.ids import InstanceId, PageHash, Role, TransferId
+from common.kv.prefix import page_hashes
 from common.log import RequestLog
 from common.wire import Mailbox
 from launch.gateway.attempts import GatewayOptions
@@ -113,6 +115,7 @@ class Engine:
         self._posted: list[GatewayEvent] = []
         self._pump_due = False
         self._closed = False
+        self._changed = asyncio.Event()  # a worker has come or gone
         self.on_crash: Callable[[BaseException], None] | None = None
 
     # --- what the HTTP side calls ------------------------------------------------------------
@@ -122,13 +125,36 @@ class Engine:
         if generate.request in self._streams:
             raise InvariantBroken(f"{generate.request} is in flight already")
         stream = self._streams[generate.request] = Stream(self, generate.request)
-        self.post(Submit(generate))
+        self.post(Submit(replace(generate, hashes=self._hashes(generate))))
         return stream
+
+    def _hashes(self, generate: Generate) -> tuple[PageHash, ...]:
+        """What the workers call the prompt's pages; none before the first worker is up."""
+        hello = self._core.fleet.any_hello()
+        if hello is None or hello.model is None or hello.limits is None:
+            return ()
+        return page_hashes(
+            generate.prompt,
+            hello.limits.page_tokens,
+            fingerprint=hello.model.fingerprint,
+            salt=generate.salt,
+        )
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Tokens of prompt and output that every worker can take; None: no worker is up."""
+        return self._core.fleet.max_model_len
 
     @property
     def n_requests(self) -> int:
         """Prompts in flight."""
         return len(self._streams)
+
+    async def up(self, wanted: Mapping[Role, int]) -> None:
+        """Until that many workers of each role are up."""
+        while any(self.workers()[role] < n for role, n in wanted.items()):
+            self._changed.clear()
+            await self._changed.wait()
 
     def workers(self) -> dict[Role, int]:
         """Workers up, by role."""
@@ -156,6 +182,11 @@ class Engine:
     def post(self, event: GatewayEvent) -> None:
         """Give the core an event, soon, together with whatever else comes in this turn."""
         self._posted.append(event)
+        self._schedule()
+
+    def lost(self, instance: InstanceId) -> None:
+        """The process is known to be dead: sooner than its silence would tell."""
+        self._links.lost(instance, time.monotonic())
         self._schedule()
 
     def forget(self, request: RequestId) -> None:
@@ -186,6 +217,8 @@ class Engine:
         decision = self._core.step(now, [*posted, *heard])
         for action in decision.actions:
             self._act(action, now)
+        if any(isinstance(event, PeerUp | PeerDown) for event in heard):
+            self._changed.set()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -28,6 +28,16 @@ class Fleet:
     def hello(self, instance: InstanceId) -> Hello:
         return self._views[instance].hello
 
+    def any_hello(self) -> Hello | None:
+        """Some worker's: they agree on the model and on the pages' size."""
+        return next((view.hello for view in self._views.values()), None)
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The least of the workers'; None: there are none."""
+        limits = (view.hello.limits for view in self._views.values())
+        return min((one.max_model_len for one in limits if one is not None), default=None)
+
     def up(self, hello: Hello) -> None:
         self._views[hello.peer.instance] = WorkerView(hello)
 

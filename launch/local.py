@@ -1,0 +1,218 @@
+"""`baton serve`: the pools, the gateway and the HTTP server of one host, from start to drain."""
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+import uvloop
+from msgspec.structs import replace
+
+from common.config import ServeConfig, resolve
+from common.engine.links import Links
+from common.errors import SetupError
+from common.ids import InstanceId, Role
+from common.log import RequestLog, line, set_up_logging
+from common.messages import PROTOCOL, Hello, Peer
+from common.rundir import host_id, make_private
+from common.wire import Mailbox
+from launch.gateway.attempts import GatewayOptions
+from launch.gateway.engine import Engine
+from launch.gateway.http import create_app
+from launch.gateway.metrics import GatewayMetrics
+from launch.gateway.text.load import load_text_model
+from launch.supervise import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_log = logging.getLogger(__name__)
+
+
+def serve(config: ServeConfig, environ: Mapping[str, str]) -> int:
+    """Serve until told to stop. Returns the exit code. `config.model` is a path by now."""
+    set_up_logging(config.log_level, Role.GATEWAY)
+    with _run_dir(config) as run_dir, _listening(config.host, config.port) as listener:
+        local = replace(config, run_dir=str(run_dir))
+        return uvloop.run(_Server(local, run_dir, environ).run(listener))
+
+
+class _Server:
+    """The parts of one running `baton serve`."""
+
+    def __init__(self, config: ServeConfig, run_dir: Path, environ: Mapping[str, str]) -> None:
+        self._config = config
+        self._instance = InstanceId(uuid.uuid4().hex)
+        self._mailbox = Mailbox(
+            self._instance,
+            Role.GATEWAY,
+            run_dir=run_dir,
+            listen=f"{config.control_host}:{config.control_port}",
+        )
+        self._request_log = RequestLog(config.request_log, self._instance, Role.GATEWAY)
+        self._metrics = GatewayMetrics(config.served_model_name or "")
+        self._engine = Engine(
+            self._mailbox,
+            Links(self._mailbox, self._hello()),
+            GatewayOptions(max_requests=config.max_waiting_requests),
+            request_log=self._request_log,
+            observer=self._metrics,
+        )
+        self._engine.on_crash = self._crashed
+        join = self._mailbox.endpoints[0]
+        cpus = sorted(os.sched_getaffinity(0))
+        self._supervisor = Supervisor(
+            [
+                worker
+                for role in (Role.PREFILL, Role.DECODE)
+                for worker in resolve(config, role, join=join, cpus=cpus)
+            ],
+            environ,
+            on_exit=self._engine.lost,
+            on_hopeless=self._hopeless,
+        )
+        self._http: uvicorn.Server | None = None
+        self._draining = False
+        self._exit_code = 0
+
+    def _hello(self) -> Hello:
+        peer = Peer(
+            instance=self._instance,
+            role=Role.GATEWAY,
+            host=host_id(),
+            endpoints=self._mailbox.endpoints,
+        )
+        return Hello(protocol=PROTOCOL, peer=peer, model=None, limits=None, pool=None)
+
+    async def run(self, listener: socket.socket) -> int:
+        """From start to the last process gone."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._told_to_stop)
+        config = self._config
+        _log.info(line("starting", model=config.model, join=self._mailbox.endpoints[-1]))
+        self._engine.start()
+        self._supervisor.start()
+        try:
+            text = await asyncio.to_thread(
+                load_text_model, Path(config.model or ""), chat_template=config.chat_template
+            )
+            app = create_app(
+                self._engine, text, config, self._metrics, draining=lambda: self._draining
+            )
+            self._http = _QuietServer(
+                uvicorn.Config(
+                    app,
+                    log_config=None,
+                    access_log=False,
+                    http="httptools",
+                    lifespan="off",
+                    timeout_graceful_shutdown=max(1, round(config.shutdown_timeout)),
+                )
+            )
+            showing = asyncio.create_task(self._show_ready(listener))
+            if not self._draining:
+                await self._http.serve(sockets=[listener])
+            showing.cancel()
+        finally:
+            self._engine.close()
+            await self._supervisor.stop()
+            self._mailbox.close(linger_ms=100)
+            self._request_log.close()
+        _log.info(line("stopped"))
+        return self._exit_code
+
+    async def _show_ready(self, listener: socket.socket) -> None:
+        began = time.monotonic()
+        config = self._config
+        wanted = {Role.PREFILL: config.prefill.workers, Role.DECODE: config.decode.workers}
+        await self._engine.up(wanted)
+        host, port = listener.getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        _log.info(
+            line(
+                "ready",
+                url=url,
+                model=config.served_model_name,
+                prefill=wanted[Role.PREFILL],
+                decode=wanted[Role.DECODE],
+                after_s=round(time.monotonic() - began, 1),
+            )
+        )
+
+    def _told_to_stop(self) -> None:
+        """First: finish what is in flight. Again: at once."""
+        again, self._draining = self._draining, True
+        if not again:
+            _log.info(
+                line(
+                    "draining",
+                    in_flight=self._engine.n_requests,
+                    at_most_s=self._config.shutdown_timeout,
+                )
+            )
+        if self._http is not None:
+            self._http.should_exit = True
+            self._http.force_exit = again
+
+    def _hopeless(self, worker: str) -> None:
+        _log.error(line("worker_cannot_start", worker=worker))
+        self._exit_code = 2
+        self._draining = True
+        self._told_to_stop()
+
+    def _crashed(self, error: BaseException) -> None:
+        _log.critical(line("gateway_crashed"), exc_info=error)
+        self._exit_code = 1
+        self._engine.close()
+        self._draining = True
+        self._told_to_stop()
+
+
+class _QuietServer(uvicorn.Server):
+    """Signals are ours: uvicorn would take them and raise them again after its shutdown."""
+
+    @contextmanager
+    def capture_signals(self) -> "Iterator[None]":
+        yield
+
+
+@contextmanager
+def _run_dir(config: ServeConfig) -> "Iterator[Path]":
+    """The given one, which stays; or a private temporary one."""
+    if config.run_dir is not None:
+        path = Path(config.run_dir)
+        make_private(path)
+        yield path
+        return
+    path = Path(tempfile.mkdtemp(prefix="baton-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _listening(host: str, port: int) -> "Iterator[socket.socket]":
+    """Bound before anything is started: a port that is taken is told at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise SetupError(
+                f"--host {host} --port {port}: {error.strerror}; choose another with --port"
+            ) from error
+        listener.listen(2048)
+        yield listener
