@@ -180,6 +180,11 @@ class Links:
         due = (link.due_at for link in self._links.values() if link.saying is not None)
         return min((now + TURN_S, *due))
 
+    def lost(self, instance: InstanceId, now: float) -> None:
+        """Somebody who knows says that it is dead: its parent process, say."""
+        self._silent.pop(instance, None)
+        self._drop(instance, now)
+
     def leave(self) -> None:
         """Say goodbye to everyone."""
         for name, link in self._links.items():
