@@ -39,12 +39,23 @@ def private_weights(
     placed: tuple[Placed, ...], n_bytes: int, dtype: torch.dtype, fill: Filler
 ) -> dict[str, Tensor]:
     """Weights in this process's own memory, in huge pages where the kernel gives them."""
+    _check_available(n_bytes)
     mapping = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without huge pages: slower, not wrong
         mapping.madvise(mmap.MADV_HUGEPAGE)
     tensors = views(memoryview(mapping), placed, dtype)
     fill(tensors)
     return tensors
+
+
+def _check_available(n_bytes: int) -> None:
+    """Refuse what the machine cannot hold: asked for regardless, it kills some other process."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, value = line.split(":")
+        if name == "MemAvailable" and n_bytes > (available := int(value.split()[0]) * 1024):
+            raise SetupError(
+                f"the weights take {n_bytes} bytes of memory and {available} are available"
+            )
 
 
 class SharedWeights:
@@ -84,9 +95,10 @@ class SharedWeights:
         fd = os.memfd_create("baton-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             self._allocate(fd)
-            with mmap.mmap(fd, self._n_bytes) as mapping:
-                mapping[: len(self._prefix)] = self._prefix
-                fill(views(memoryview(mapping)[self._base :], self._placed, self._dtype))
+            mapping = mmap.mmap(fd, self._n_bytes)
+            mapping[: len(self._prefix)] = self._prefix
+            fill(views(memoryview(mapping)[self._base :], self._placed, self._dtype))
+            mapping.close()  # raises if a tensor is left; the seal needs it closed
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         except BaseException:
             os.close(fd)
@@ -95,6 +107,7 @@ class SharedWeights:
 
     def _allocate(self, fd: int) -> None:
         """Take all memory now: later, a lack of it would be a signal in the middle of a pass."""
+        _check_available(self._n_bytes)
         try:
             os.posix_fallocate(fd, 0, self._n_bytes)
         except OSError as error:

@@ -25,7 +25,7 @@ CONFIG = {
 }
 
 
-def random_weights(*, bias: bool = False) -> dict[str, Tensor]:
+def random_weights(*, bias: bool = False, qk_norm: bool = False) -> dict[str, Tensor]:
     """Every tensor of the model under Hugging Face's names, float32."""
     generator = torch.Generator().manual_seed(1)
     q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
@@ -49,6 +49,9 @@ def random_weights(*, bias: bool = False) -> dict[str, Tensor]:
             shapes[f"model.layers.{layer}.{name}.weight"] = shape
             if bias and name.startswith("self_attn"):
                 shapes[f"model.layers.{layer}.{name}.bias"] = shape[:1]
+        if qk_norm:
+            for name in ("q_norm", "k_norm"):
+                shapes[f"model.layers.{layer}.self_attn.{name}.weight"] = (HEAD_DIM,)
     return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
@@ -71,6 +74,8 @@ def write_safetensors(
 _GGUF_NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",

@@ -12,9 +12,9 @@ from common.model.spec import DivisorScaling, Family, LinearScaling, NoScaling, 
 from tests.unit.model.small_models import random_weights, write_gguf
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])  # rows permuted, and not
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])  # only llama's is permuted
 def test_float32_comes_back_bit_for_bit(architecture: str, tmp_path: Path) -> None:
-    weights = random_weights(bias=True)
+    weights = random_weights(bias=True, qk_norm=architecture == "qwen3")
     write_gguf(tmp_path / "m.gguf", weights, architecture=architecture)
     source = GgufSource(tmp_path / "m.gguf")
     assert source.shapes() == {name: tuple(w.shape) for name, w in weights.items()}
