@@ -92,8 +92,8 @@ class _Link:
 class Links:
     """All peers of one process. Owned, like its mailbox, by one thread.
 
-    The loop around it: `hear` when the mailbox's fd is readable and at `wake_at`; then give the
-    events to the core.
+    The loop around it: `hear` when the mailbox's fd is readable, at `wake_at`, and again at once
+    while not `drained`; then give the events to the core.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class Links:
         """`reference` (a gateway's): what workers must have; what it leaves empty, the first
         worker welcomed decides."""
         self.reference = reference
+        self.drained = True  # False: `hear` has left messages unread; call it again at once
         self._mailbox = mailbox
         self._hello = hello
         self._lost_after_s = peer_lost_after_s
@@ -165,7 +166,8 @@ class Links:
         if paused:
             for link in self._links.values():
                 link.heard_at = now
-        if len(messages) < RECEIVE_BATCH:  # never judge beside an unread inbox
+        self.drained = len(messages) < RECEIVE_BATCH
+        if self.drained:  # never judge beside an unread inbox
             self._judge(now)
         for name, link in list(self._links.items()):
             if link.saying is not None and now >= link.due_at:

@@ -1,0 +1,32 @@
+"""How threads and signals end the sleep of a loop that waits on a descriptor."""
+
+import math
+import os
+import select
+
+
+class Wakeup:
+    """`ring` is for any thread, and for signal handlers; the rest is for the loop's thread."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    def watch(self, fd: int) -> None:
+        """Wake when this descriptor is readable, too."""
+        self._poll.register(fd, select.POLLIN)
+
+    def ring(self) -> None:
+        """End the sleep that is, or the next one. Not after `close`."""
+        os.eventfd_write(self._fd, 1)
+
+    def sleep(self, seconds: float) -> None:
+        """Until something is readable, `ring`, or the time has passed."""
+        for fd, _ in self._poll.poll(math.ceil(max(0.0, seconds) * 1000)):
+            if fd == self._fd:
+                os.eventfd_read(self._fd)
+
+    def close(self) -> None:
+        """Nobody may ring any more."""
+        os.close(self._fd)
