@@ -1,0 +1,302 @@
+# pyright: standard
+"""From logits to tokens: penalties, truncation, the draw, and log-probabilities.
+
+A draw is a pure function of (params, prompt, outputs, sample, index) and its row of logits: no
+state, no generator. It is bitwise the same alone and in any batch, at any number of threads, and
+whether or not a truncation that removes nothing was asked for, because probabilities become
+integers before they are summed: integers add up to the same in any order.
+
+Order of operations as in vLLM: min_tokens and logit_bias, penalties, temperature, min_p, top_k,
+top_p. Token-level stop rules are `common.stopping`, which needs no tensors.
+
+Axes: B draws, R rows handled together, V vocabulary.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from fractions import Fraction
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.engine.plan import Draw, Drawn
+from common.messages import SamplingParams, TokenLogprob
+
+ARGMAX_BLOCK = 64
+UNIFORM_BITS = 53
+WEIGHT_BITS = 62  # of a row's sum, so that it stays below 2**63
+BIN_SHIFT = 48  # of a float64's bits: keeps 4 of the mantissa, so 16 bins an octave
+MIN_TEMPERATURE = 1e-300  # what is smaller divides to NaN
+CPU_WEIGHTS = 2**16  # computed at once: what a core's cache holds
+DEVICE_WEIGHTS = 2**24
+
+
+def sample(logits_BV: Tensor, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
+    """One token a draw. `logits_BV` float32, unchanged; row b belongs to draws[b].
+
+    Raises ArithmeticError for logits that are NaN or have no finite maximum.
+    """
+    if not draws:
+        return ()
+    rows = list(logits_BV.unbind(0))
+    changed = [b for b, draw in enumerate(draws) if _changes_logits(draw)]
+    for b in changed:
+        rows[b] = _changed_logits(rows[b], draws[b])
+    greedy = [b for b, draw in enumerate(draws) if draw.params.temperature == 0]
+    tokens = [0] * len(draws)
+    if greedy:
+        whole = len(greedy) == len(draws) and not changed
+        greedy_RV = logits_BV if whole else torch.stack([rows[b] for b in greedy])
+        for b, token in zip(greedy, _argmax(greedy_RV), strict=True):
+            tokens[b] = token
+    random = [b for b, draw in enumerate(draws) if draw.params.temperature != 0]
+    for some in _groups(random, logits_BV):
+        drawn = _draw(torch.stack([rows[b] for b in some]), [draws[b] for b in some])
+        for b, token in zip(some, drawn, strict=True):
+            tokens[b] = token
+    return _with_logprobs(logits_BV, draws, tokens)
+
+
+def score(logits_RV: Tensor, targets: Sequence[int], n_top: int) -> tuple[TokenLogprob, ...]:
+    """Log-probability of targets[r] under row r, with the `n_top` most likely tokens there.
+
+    `logits_RV` float32, raw: before temperature, penalties and masks.
+    """
+    scores: list[TokenLogprob] = []
+    for some in _groups(range(len(targets)), logits_RV):
+        rows_RV = logits_RV[some[0] : some[-1] + 1]
+        scores += _score(rows_RV, [targets[r] for r in some], n_top)
+    return tuple(scores)
+
+
+def uniform_bits(seed: int, sample: int, index: int) -> int:
+    """The draw's randomness: 53 bits of blake2b, uniform in 0 .. 2**53 - 1."""
+    digest = blake2b(struct.pack("<QQQ", seed, sample, index), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> (64 - UNIFORM_BITS)
+
+
+def _groups(rows: Sequence[int], logits: Tensor) -> list[Sequence[int]]:
+    """Runs of `rows` of a size that the device takes well. It decides nothing but speed."""
+    n_weights = CPU_WEIGHTS if logits.device.type == "cpu" else DEVICE_WEIGHTS
+    n = max(1, n_weights // logits.shape[-1])
+    return [rows[at : at + n] for at in range(0, len(rows), n)]
+
+
+# --- before the temperature ------------------------------------------------------------------
+
+
+def _changes_logits(draw: Draw) -> bool:
+    params = draw.params
+    return (
+        draw.index < params.min_tokens
+        or bool(params.logit_bias)
+        or params.repetition_penalty != 1
+        or _penalises_outputs(params)
+    )
+
+
+def _penalises_outputs(params: SamplingParams) -> bool:
+    return params.frequency_penalty != 0 or params.presence_penalty != 0
+
+
+def _changed_logits(logits_V: Tensor, draw: Draw) -> Tensor:
+    """A copy with masks, biases and penalties applied, in float32 as vLLM's."""
+    params = draw.params
+    logits_V = logits_V.clone()
+    if draw.index < params.min_tokens:
+        logits_V[list(params.end_token_ids + params.stop_token_ids)] = -math.inf
+    if params.logit_bias:
+        tokens, biases = zip(*params.logit_bias, strict=True)
+        logits_V[list(tokens)] += torch.tensor(biases, dtype=torch.float32, device=logits_V.device)
+    if params.repetition_penalty != 1:
+        _penalise_repetition(logits_V, draw)
+    if draw.outputs and _penalises_outputs(params):
+        _penalise_outputs(logits_V, draw)
+    return logits_V
+
+
+def _penalise_repetition(logits_V: Tensor, draw: Draw) -> None:
+    """Every token of prompt and outputs once: divided where positive, else multiplied."""
+    seen = torch.from_numpy(np.unique(np.array(draw.prompt + draw.outputs, np.int64)))
+    seen = seen.to(logits_V.device)
+    penalty = draw.params.repetition_penalty
+    values = logits_V[seen]
+    logits_V[seen] = torch.where(values > 0, values / penalty, values * penalty)
+
+
+def _penalise_outputs(logits_V: Tensor, draw: Draw) -> None:
+    """Tokens of the outputs lose `presence`, and `frequency` for each time they occur."""
+    tokens, counts = np.unique(np.array(draw.outputs, np.int64), return_counts=True)
+    ids = torch.from_numpy(tokens).to(logits_V.device)
+    counts = torch.from_numpy(counts).to(logits_V.device, torch.float32)
+    values = logits_V[ids] - draw.params.frequency_penalty * counts
+    logits_V[ids] = values - draw.params.presence_penalty
+
+
+# --- the draw --------------------------------------------------------------------------------
+
+
+def _argmax(logits_RV: Tensor) -> list[int]:
+    """The most likely token of each row; of equals the lowest id.
+
+    In blocks: their maxima cost a tenth of the positions, which torch then seeks in one block.
+    """
+    n_rows, n_vocab = logits_RV.shape
+    if n_vocab % ARGMAX_BLOCK:
+        tokens_R = logits_RV.argmax(-1)
+    else:
+        blocks = logits_RV.reshape(n_rows, -1, ARGMAX_BLOCK)
+        rows_R = torch.arange(n_rows, device=logits_RV.device)
+        first_R = blocks.amax(-1).argmax(-1)
+        tokens_R = first_R * ARGMAX_BLOCK + blocks[rows_R, first_R].argmax(-1)
+    _require_finite(logits_RV.gather(1, tokens_R[:, None]))
+    return tokens_R.tolist()
+
+
+def _require_finite(maxima: Tensor) -> None:
+    """A maximum is NaN if any logit of the row is."""
+    if not bool(maxima.isfinite().all()):
+        raise ArithmeticError("the logits have no finite maximum")
+
+
+def _weights(logits_RV: Tensor, temperatures: Sequence[float]) -> Tensor:
+    """Probabilities as int64 [R, V], up to a factor: floor(exp((l - max l) / t) * 2**bits).
+
+    The sum of a row stays below 2**62. A token that is less than 2**-bits times as likely as the
+    first (in a vocabulary of 50,000: 32 nats behind) has weight 0. It must be torch's `exp`: with
+    `exp2` an element's last bit depends on where in the vector it lies.
+    """
+    maxima = logits_RV.amax(-1, keepdim=True)
+    _require_finite(maxima)
+    t_R1 = torch.tensor(temperatures, dtype=torch.float64, device=logits_RV.device)[:, None]
+    x = logits_RV.double().sub_(maxima).div_(t_R1.clamp_(min=MIN_TEMPERATURE)).exp_()
+    return x.mul_(2.0 ** _weight_bits(logits_RV)).to(torch.int64)
+
+
+def _weight_bits(logits_RV: Tensor) -> int:
+    return WEIGHT_BITS - math.ceil(math.log2(logits_RV.shape[-1]))
+
+
+def _draw(logits_RV: Tensor, draws: Sequence[Draw]) -> list[int]:
+    """The inverse of the cumulative distribution, in order of ids, at the draws' uniforms."""
+    weights_RV = _weights(logits_RV, [draw.params.temperature for draw in draws])
+    for r, draw in enumerate(draws):
+        _truncate(weights_RV[r], logits_RV[r], draw.params)
+    return _invert(
+        weights_RV, [uniform_bits(draw.params.seed, draw.sample, draw.index) for draw in draws]
+    )
+
+
+def _invert(weights_RV: Tensor, uniforms: Sequence[int]) -> list[int]:
+    """Of each row the first id whose cumulative weight passes u / 2**53 of the sum."""
+    cumulative_RV = weights_RV.cumsum(-1)
+    totals = cumulative_RV[:, -1].tolist()
+    targets = [[(u * total) >> UNIFORM_BITS] for u, total in zip(uniforms, totals, strict=True)]
+    targets_R1 = torch.tensor(targets, device=weights_RV.device)
+    return torch.searchsorted(cumulative_RV, targets_R1, right=True).squeeze(-1).tolist()
+
+
+def _truncate(weights_V: Tensor, logits_V: Tensor, params: SamplingParams) -> None:
+    """Set to 0 what min_p, top_k and top_p remove, in place; never the most likely token.
+
+    Each rule keeps a prefix of the order by (logit descending, id); top_p is of what the others
+    leave. None needs the order itself.
+    """
+    if params.min_p > 0:
+        least = math.ceil(Fraction(params.min_p) * int(weights_V.amax()))
+        weights_V *= weights_V >= least
+    if 0 < params.top_k < len(weights_V):
+        _keep_top_k(weights_V, logits_V, params.top_k)
+    if params.top_p < 1:
+        _keep_top_p(weights_V, logits_V, params.top_p)
+
+
+def _keep_top_k(weights_V: Tensor, logits_V: Tensor, top_k: int) -> None:
+    kth = logits_V.topk(top_k).values[-1]
+    keep_V = logits_V >= kth
+    n_over = int(keep_V.sum()) - top_k
+    if n_over:
+        ties = (logits_V == kth).nonzero().squeeze(-1)
+        keep_V[ties[-n_over:]] = False
+    weights_V *= keep_V
+
+
+def _keep_top_p(weights_V: Tensor, logits_V: Tensor, top_p: float) -> None:
+    """Keep the shortest prefix of the order whose weight reaches `top_p` of the sum.
+
+    Weights are summed in bins by their leading bits; only the bin in which the prefix ends is
+    sorted. A full sort costs twenty times as much, and gives the same.
+    """
+    bins_V = _bins(weights_V)
+    sums = weights_V.new_zeros(int(bins_V.amax()) + 1).scatter_add_(0, bins_V, weights_V)
+    cumulative = sums.cumsum(0)
+    total = int(cumulative[-1])
+    limit = math.ceil(Fraction(top_p) * total)
+    above = total - cumulative  # the weight of all higher bins
+    last = int((above >= limit).sum())
+    ids = (bins_V == last).nonzero().squeeze(-1)
+    ids = ids[logits_V[ids].argsort(descending=True, stable=True)]
+    weights = weights_V[ids]
+    before = above[last] + weights.cumsum(0) - weights
+    weights_V *= bins_V >= last
+    weights_V[ids[before >= limit]] = 0
+
+
+def _bins(weights_V: Tensor) -> Tensor:
+    """Ascending with the weight: its exponent and first mantissa bits; 0 for weight 0."""
+    one = torch.ones((), dtype=torch.float64).view(torch.int64) >> BIN_SHIFT
+    bits_V = weights_V.double().view(torch.int64) >> BIN_SHIFT
+    return bits_V.sub_(int(one) - 1).clamp_(min=0)
+
+
+# --- log-probabilities -----------------------------------------------------------------------
+
+
+def _with_logprobs(
+    logits_BV: Tensor, draws: Sequence[Draw], tokens: Sequence[int]
+) -> tuple[Drawn, ...]:
+    drawn: list[Drawn] = []
+    for b, (draw, token) in enumerate(zip(draws, tokens, strict=True)):
+        n_top = draw.params.logprobs
+        logprob = None if n_top is None else score(logits_BV[b : b + 1], [token], n_top)[0]
+        drawn.append(Drawn(token=token, logprob=logprob))
+    return tuple(drawn)
+
+
+def _score(logits_RV: Tensor, targets: Sequence[int], n_top: int) -> list[TokenLogprob]:
+    n_rows, n_vocab = logits_RV.shape
+    targets_R1 = torch.tensor(targets, device=logits_RV.device)[:, None]
+    values_R1 = logits_RV.gather(1, targets_R1)
+    ahead = (logits_RV > values_R1).sum(-1)
+    ids_V = torch.arange(n_vocab, device=logits_RV.device)
+    ties = ((logits_RV == values_R1) & (ids_V < targets_R1)).sum(-1)
+    totals = _weights(logits_RV, [1.0] * n_rows).sum(-1).tolist()
+    maxima = logits_RV.amax(-1).tolist()
+    values, ranks = values_R1.squeeze(-1).tolist(), (ahead + ties + 1).tolist()
+    scores: list[TokenLogprob] = []
+    for r, target in enumerate(targets):
+        log_total = maxima[r] + math.log(totals[r]) - _weight_bits(logits_RV) * math.log(2)
+        top = _top(logits_RV[r], min(n_top, n_vocab))
+        scores.append(
+            TokenLogprob(
+                token=target,
+                logprob=values[r] - log_total,
+                rank=ranks[r],
+                top_tokens=tuple(token for token, _ in top),
+                top_logprobs=tuple(value - log_total for _, value in top),
+            )
+        )
+    return scores
+
+
+def _top(logits_V: Tensor, n: int) -> list[tuple[int, float]]:
+    """The `n` most likely (token, logit), most likely first, ties by id."""
+    if n == 0:
+        return []
+    ids = (logits_V >= logits_V.topk(n).values[-1]).nonzero().squeeze(-1)
+    values = logits_V[ids].tolist()
+    pairs = zip(ids.tolist(), values, strict=True)
+    return sorted(pairs, key=lambda pair: -pair[1])[:n]  # stable: ids ascend already
