@@ -68,7 +68,7 @@ class PrefillCore:
 
     def __init__(self, limits: Limits, pool: PagePool, options: PrefillOptions) -> None:
         self._limits = limits
-        self.pool = pool
+        self._pool = pool
         self._compute = Compute(
             pool,
             page_tokens=limits.page_tokens,
@@ -392,4 +392,4 @@ class PrefillCore:
     def check(self) -> None:
         """Raise InvariantBroken unless every held page has a holder that this core knows."""
         own = (page for prompt in self._prompts.values() for page in prompt.pages)
-        check_holds(self.pool, [*own, *self._leases.held_pages()])
+        check_holds(self._pool, [*own, *self._leases.held_pages()])
