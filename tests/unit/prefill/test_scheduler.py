@@ -1,0 +1,117 @@
+from dataclasses import replace
+
+from msgspec import structs
+
+from common.ids import InstanceId, TransferId
+from common.messages import Accept, Limits, Prefill, Resume, SamplingParams
+from prefill.scheduler import Refusal, Room, due_at, in_order, plan, refusal
+from prefill.state import Phase, Prompt
+
+ROOM = Room(
+    budget_tokens=100,
+    chunk_tokens=40,
+    max_num_seqs=8,
+    page_tokens=10,
+    available_pages=100,
+    unaccepted_pages=0,
+    n_pages=100,
+    now=0.0,
+)
+
+
+def prompt(
+    name: str = "a", n: int = 30, *, arrived: float = 0.0, due: float = 1.0, accepted: bool = True
+) -> Prompt:
+    request = Prefill(
+        transfer=TransferId(name),
+        attempt=1,
+        prompt=tuple(range(n)),
+        samples=(Resume(0),),
+        params=SamplingParams(max_tokens=1, seed=0),
+        decode=InstanceId("d"),
+    )
+    accept = Accept(transfer=request.transfer, attempt=1, held=())
+    made = Prompt(request, InstanceId("g"), arrived, due, request.prompt, (), 0)
+    made.accept = accept if accepted else None
+    return made
+
+
+def running(name: str, n: int, done: int) -> Prompt:
+    made = prompt(name, n)
+    made.phase, made.done, made.planned = Phase.RUNNING, done, done
+    return made
+
+
+def ends(queue: list[Prompt], room: Room = ROOM) -> list[tuple[str, int]]:
+    return [(chunk.prompt.transfer, chunk.end) for chunk in plan(queue, room)]
+
+
+def test_a_prompt_is_cut_to_the_chunk_and_the_pass_to_the_budget() -> None:
+    queue = [prompt("a", 90), prompt("b", 30), prompt("c", 90)]
+    assert ends(queue) == [("a", 40), ("b", 30), ("c", 30)]
+
+
+def test_a_running_prompt_goes_on_where_it_is() -> None:
+    assert ends([running("a", 90, 40)]) == [("a", 80)]
+    assert ends([running("a", 90, 80)]) == [("a", 90)]
+
+
+def test_the_number_of_prompts_in_a_pass_is_bounded() -> None:
+    queue = [prompt(name, 5) for name in "abcd"]
+    assert ends(queue, replace(ROOM, max_num_seqs=2)) == [("a", 5), ("b", 5)]
+
+
+def test_a_prompt_without_room_is_passed_until_it_is_overdue() -> None:
+    queue = [prompt("big", 90, due=1.0), prompt("small", 10, due=2.0)]
+    assert ends(queue, replace(ROOM, available_pages=5)) == [("small", 10)]
+    assert ends(queue, replace(ROOM, available_pages=5, now=1.5)) == []
+
+
+def test_an_overdue_prompt_without_room_does_not_stop_those_that_run() -> None:
+    queue = [prompt("big", 90, due=1.0), running("on", 30, 10)]
+    assert ends(queue, replace(ROOM, available_pages=5, now=1.5)) == [("on", 30)]
+
+
+def test_unaccepted_prompts_hold_a_quarter_of_the_pool_at_most() -> None:
+    queue = [prompt(name, 100, accepted=False) for name in "abcd"]
+    room = replace(ROOM, budget_tokens=1000)
+    assert ends(queue, room) == [("a", 40), ("b", 40)]  # 10 pages each, of 25
+    assert ends([prompt("e", 100), *queue], replace(room, unaccepted_pages=20)) == [("e", 40)]
+
+
+def test_one_unaccepted_prompt_may_start_however_long_it_is() -> None:
+    assert ends([prompt("a", 800, accepted=False)]) == [("a", 40)]
+
+
+def test_the_earliest_due_comes_first_and_ties_go_by_arrival() -> None:
+    queue = [prompt("c", due=3.0), prompt("b", arrived=2.0), prompt("a", arrived=1.0)]
+    assert [p.transfer for p in in_order(queue)] == ["a", "b", "c"]
+
+
+def test_a_short_question_passes_a_long_document_but_not_for_ever() -> None:
+    document = due_at(0.0, 100_000, None)
+    assert due_at(10.0, 100, None) < document < due_at(300.0, 100, None)
+    assert due_at(5.0, 100_000, 2.0) == 7.0
+
+
+LIMITS = Limits(
+    n_pages=10,
+    page_tokens=10,
+    max_model_len=200,
+    max_num_seqs=8,
+    max_num_batched_tokens=100,
+    max_waiting=2,
+)
+
+
+def test_what_will_never_fit_is_refused_for_good() -> None:
+    assert refusal(100, [], LIMITS, 0.0) is None
+    kv = Refusal("101 tokens of 100 that fit the KV cache", None)
+    assert refusal(101, [], LIMITS, 0.0) == kv
+    context = Refusal("200 tokens of 199 that fit the context", None)
+    assert refusal(200, [], structs.replace(LIMITS, n_pages=100), 0.0) == context
+
+
+def test_a_full_queue_says_when_to_come_again() -> None:
+    assert refusal(10, [500, 500], LIMITS, 100.0) == Refusal("2 prompts of 2 wait", 10.0)
+    assert refusal(10, [500, 500], LIMITS, 0.0) == Refusal("2 prompts of 2 wait", 1.0)
