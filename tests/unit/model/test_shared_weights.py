@@ -78,7 +78,7 @@ def test_what_was_not_expected_is_not_mapped(tmp_path: Path) -> None:
     first = shared(run_dir)
     first.open(fill, ignore)
     other_dtype = SharedWeights(run_dir, "k", PLACED, N_BYTES, torch.int32)
-    with pytest.raises(SetupError, match="not those expected .*header equal: False"):
+    with pytest.raises(SetupError, match=r"not those expected .*header equal: False"):
         other_dtype.open(refuse_to_fill, ignore)
     other_dtype.close()
     first.close()
@@ -86,7 +86,7 @@ def test_what_was_not_expected_is_not_mapped(tmp_path: Path) -> None:
 
 def test_a_filler_that_fails_leaves_the_place_to_the_next(tmp_path: Path) -> None:
     def fail(tensors: dict[str, Tensor]) -> None:
-        raise SetupError("truncated")
+        raise SetupError(f"truncated after {len(tensors)} tensors")
 
     failing, next_one = shared(tmp_path / "run"), shared(tmp_path / "run")
     with pytest.raises(SetupError, match="truncated"):
