@@ -29,6 +29,8 @@ ARGMAX_BLOCK = 64
 UNIFORM_BITS = 53
 WEIGHT_BITS = 62  # of a row's sum, so that it stays below 2**63
 BIN_SHIFT = 48  # of a float64's bits: keeps 4 of the mantissa, so 16 bins an octave
+BIN_BEFORE_ONE = 0x3FEF  # what the shift leaves of 1.0, less 1
+N_BINS = 2 + 16 * WEIGHT_BITS
 MIN_TEMPERATURE = 1e-300  # what is smaller divides to NaN
 CPU_WEIGHTS = 2**16  # computed at once: what a core's cache holds
 DEVICE_WEIGHTS = 2**24
@@ -230,8 +232,9 @@ def _keep_top_p(weights_V: Tensor, logits_V: Tensor, top_p: float) -> None:
     Weights are summed in bins by their leading bits; only the bin in which the prefix ends is
     sorted. A full sort costs twenty times as much, and gives the same.
     """
-    bins_V = _bins(weights_V)
-    sums = weights_V.new_zeros(int(bins_V.amax()) + 1).scatter_add_(0, bins_V, weights_V)
+    bits_V = weights_V.double().view(torch.int64) >> BIN_SHIFT
+    bins_V = bits_V.sub_(BIN_BEFORE_ONE).clamp_(min=0)  # ascending with the weight; 0 for none
+    sums = weights_V.new_zeros(N_BINS).scatter_add_(0, bins_V, weights_V)
     cumulative = sums.cumsum(0)
     total = int(cumulative[-1])
     limit = math.ceil(Fraction(top_p) * total)
@@ -243,13 +246,6 @@ def _keep_top_p(weights_V: Tensor, logits_V: Tensor, top_p: float) -> None:
     before = above[last] + weights.cumsum(0) - weights
     weights_V *= bins_V >= last
     weights_V[ids[before >= limit]] = 0
-
-
-def _bins(weights_V: Tensor) -> Tensor:
-    """Ascending with the weight: its exponent and first mantissa bits; 0 for weight 0."""
-    one = torch.ones((), dtype=torch.float64).view(torch.int64) >> BIN_SHIFT
-    bits_V = weights_V.double().view(torch.int64) >> BIN_SHIFT
-    return bits_V.sub_(int(one) - 1).clamp_(min=0)
 
 
 # --- log-probabilities -----------------------------------------------------------------------
