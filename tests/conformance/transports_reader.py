@@ -1,0 +1,173 @@
+"""The other side of `transports_owner`: starts owners, and reads from them in this process."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+import numpy as np
+
+from common.ids import InstanceId, PageId
+from common.messages import RegionKey
+from common.rundir import host_id
+from tests.conformance.transports_owner import content
+from transfer.api import Copy, Status, Ticket
+from transfer.memory import SharedPages
+from transfer.open import open_transport
+
+Name = Literal["auto", "shm", "tcp"]
+
+PAGE_BYTES = 368_640  # of the default model
+SMALL_PAGE_BYTES = 8192
+TIMEOUT_S = 0.4  # without progress, where that is what a test waits for
+FINAL_S = 10.0  # more than anything here may take
+
+_ROOT = Path(__file__).parents[2]
+_SCRIPT = Path(__file__).with_name("transports_owner.py")
+
+
+class OwnerProcess:
+    """A peer in its own process, and the key of its one region."""
+
+    def __init__(
+        self,
+        name: Name,
+        run_dir: Path,
+        *,
+        instance: str = "0wner",
+        pages: int = 64,
+        page_bytes: int = PAGE_BYTES,
+    ) -> None:
+        command = [sys.executable, "-P", str(_SCRIPT), "--transport", name]
+        command += ["--run-dir", str(run_dir), "--instance", instance]
+        command += ["--pages", str(pages), "--page-bytes", str(page_bytes)]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
+        )
+        self.key = msgspec.convert(self._hear(), RegionKey)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None and kind is None:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            assert self.process.wait(FINAL_S) == 0
+        self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(FINAL_S)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                continue
+
+    def do(self, what: str, pages: Iterable[int] = ()) -> Any:  # noqa: ANN401 - as decoded
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": what, "pages": list(pages)}) + "\n")
+        self.process.stdin.flush()
+        return self._hear()
+
+    def _hear(self) -> Any:  # noqa: ANN401 - as decoded
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+
+class Reader:
+    """A transport in this process, with a region of its own to pull into."""
+
+    def __init__(
+        self,
+        name: Name,
+        run_dir: Path,
+        *,
+        pages: int = 64,
+        page_bytes: int = PAGE_BYTES,
+        timeout_s: float = FINAL_S / 2,
+    ) -> None:
+        self.woken = threading.Event()
+        self.memory = SharedPages(pages, page_bytes)
+        self.transport = open_transport(
+            name,
+            instance=InstanceId("reader"),
+            host=host_id(),
+            run_dir=run_dir,
+            listen_host="127.0.0.1",
+            wake=self.woken.set,
+            progress_timeout_s=timeout_s,
+        )
+        self.key = self.transport.register(self.memory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.transport.close()
+        self.memory.close()
+
+    def start(self, remote: RegionKey, copies: Sequence[Copy]) -> Ticket:
+        return self.transport.pull(remote.owner, remote, self.key, tuple(copies))
+
+    def finish(self, ticket: Ticket) -> Status:
+        """Sleeps until woken, as a worker does."""
+        deadline = time.monotonic() + FINAL_S
+        while time.monotonic() < deadline:
+            self.woken.clear()
+            status = self.transport.poll(ticket)
+            if status is not Status.PENDING:
+                return status
+            self.woken.wait(deadline - time.monotonic())
+        raise AssertionError(f"ticket {ticket} is not final after {FINAL_S} s")
+
+    def pull(self, remote: RegionKey, copies: Sequence[Copy]) -> tuple[Status, str]:
+        """(how it ended, why it failed)"""
+        ticket = self.start(remote, copies)
+        return self.finish(ticket), self.transport.why(ticket)
+
+    def connect(self, remote: RegionKey) -> None:
+        """Returns when the way stands."""
+        self.transport.connect(remote)
+        until(lambda: self.transport.stats().peers == 1)
+
+    def holds(self, copies: Iterable[Copy]) -> bool:
+        """Are the local pages, byte for byte, what was announced?"""
+        return all(
+            np.array_equal(
+                self.memory.pages[copy.local],
+                content(copy.remote, copy.generation, self.memory.pages.shape[1]),
+            )
+            for copy in copies
+        )
+
+
+def copies_of(refs: Iterable[tuple[int, int]], local: Iterable[int]) -> tuple[Copy, ...]:
+    return tuple(
+        Copy(remote=PageId(page), generation=generation, local=PageId(to))
+        for (page, generation), to in zip(refs, local, strict=True)
+    )
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + FINAL_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

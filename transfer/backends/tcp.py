@@ -1,0 +1,89 @@
+"""Pages over ZeroMQ TCP, between hosts or where no memory can be shared.
+
+A page-server thread in the owner (`tcp_server`), a puller thread in the reader (`tcp_client`).
+Control messages never come here.
+"""
+
+import threading
+
+import zmq
+
+from common.ids import InstanceId
+from common.messages import RegionKey
+from transfer.api import Region
+from transfer.backends.tcp_client import Command, Connect, Forget, Nudge, Puller
+from transfer.backends.tcp_server import PageServer
+from transfer.inbox import Inbox
+from transfer.tickets import Pull, Reason, Tickets
+
+_MAX_SOCKETS = 4096
+
+
+class TcpBackend:
+    """Implements `transfer.transport.Backend`."""
+
+    name = "tcp"
+
+    def __init__(
+        self,
+        instance: InstanceId,
+        listen_host: str,
+        tickets: Tickets,
+        progress_timeout_s: float,
+    ) -> None:
+        """Listens at a free port of `listen_host`. Raises SetupError where it cannot."""
+        self._tickets = tickets
+        self._exports: dict[int, Region] = {}
+        self._context = zmq.Context(io_threads=1)
+        self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
+        self._closed = False
+        self._bell = Inbox[None]()
+        self._inbox = Inbox[Command]()
+        try:
+            server = PageServer(self._context, listen_host, instance, self._exports, tickets)
+        except BaseException:
+            self._bell.close()
+            self._inbox.close()
+            self._context.term()
+            raise
+        self._door = server.address
+        puller = Puller(self._context, self._inbox, tickets, progress_timeout_s)
+        self._threads = (
+            threading.Thread(
+                target=server.run, args=(self._bell,), name="pages-tcp-server", daemon=True
+            ),
+            threading.Thread(target=puller.run, name="pages-tcp-puller", daemon=True),
+        )
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return all(thread.is_alive() for thread in self._threads)
+
+    def export(self, number: int, region: Region) -> str | None:
+        self._exports[number] = region
+        return self._door
+
+    def reaches(self, remote: RegionKey) -> bool:
+        return self.name in remote.doors
+
+    def start(self, pull: Pull) -> None:
+        if not self._inbox.put(pull):
+            self._tickets.fail(pull, Reason.CLOSED, "")
+
+    def nudge(self) -> None:
+        self._inbox.put(Nudge())
+
+    def connect(self, remote: RegionKey) -> None:
+        self._inbox.put(Connect(remote))
+
+    def forget(self, owner: InstanceId) -> None:
+        self._inbox.put(Forget(owner))
+
+    def close(self) -> None:
+        self._bell.ask_to_end()
+        self._inbox.ask_to_end()
+        for thread in self._threads:
+            thread.join()
+        self._context.term()

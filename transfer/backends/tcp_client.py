@@ -1,0 +1,136 @@
+"""The reader's half of TCP: a thread that asks owners for pages and writes them into local memory.
+
+Only this thread writes, and only pages whose checksum is right and whose pull is not final; so a
+ticket that it fails is final at once. Must not have more in flight than the window.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+
+from common.errors import PeerError
+from common.ids import InstanceId
+from common.messages import RegionKey
+from transfer.backends.tcp_link import Link
+from transfer.inbox import Inbox
+from transfer.tickets import Pull, Reason, Tickets
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open a link there."""
+
+    remote: RegionKey
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Close the links there, once their pulls are final."""
+
+    owner: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """A pull was cancelled."""
+
+
+Command = Pull | Connect | Forget | Nudge
+_LinkKey = tuple[InstanceId, str, int]  # owner, door, page_bytes
+
+
+class Puller:
+    """Made in one thread and run in another; after `run` has begun, all of it is that thread's."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        inbox: Inbox[Command],
+        tickets: Tickets,
+        progress_timeout_s: float,
+    ) -> None:
+        self._context = context
+        self._inbox = inbox
+        self._tickets = tickets
+        self._progress_timeout_s = progress_timeout_s
+        self._links: dict[_LinkKey, Link] = {}
+        self._forgotten: set[_LinkKey] = set()
+        self._unclaimed: list[Pull] = []  # taken from the inbox, on no link yet
+
+    def run(self) -> None:
+        try:
+            while not self._inbox.closing:
+                self._wait()
+                commands = self._inbox.drain()
+                self._unclaimed = [command for command in commands if isinstance(command, Pull)]
+                for command in commands:
+                    self._obey(command)
+                self._unclaimed = []
+                now = time.monotonic()
+                for key, link in list(self._links.items()):
+                    self._attend(key, link, now)
+        finally:
+            self._end()
+
+    def _wait(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._inbox.fileno(), zmq.POLLIN)
+        for link in self._links.values():
+            poller.register(link.socket, zmq.POLLIN)
+        busy = any(link.busy for link in self._links.values())
+        poller.poll(max(1, int(self._progress_timeout_s * 1000 / 16)) if busy else None)
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Pull():
+                link = self._link(command.remote, lambda detail: self._unreachable(command, detail))
+                if link is not None:
+                    link.add(command, time.monotonic())
+            case Connect():
+                self._link(command.remote, lambda _: None)
+            case Forget():
+                self._forgotten.update(key for key in self._links if key[0] == command.owner)
+            case Nudge():
+                for link in self._links.values():
+                    link.drop_cancelled()
+
+    def _link(self, remote: RegionKey, failed: Callable[[str], None]) -> Link | None:
+        key = (remote.owner, remote.doors["tcp"], remote.page_bytes)
+        self._forgotten.discard(key)
+        link = self._links.get(key)
+        if link is None:
+            try:
+                link = Link(self._context, remote, self._tickets)
+            except PeerError as error:
+                failed(str(error))
+                return None
+            self._links[key] = link
+            self._tickets.count(peers=1)
+        return link
+
+    def _unreachable(self, pull: Pull, detail: str) -> None:
+        self._tickets.fail(pull, Reason.UNREACHABLE, detail)
+
+    def _attend(self, key: _LinkKey, link: Link, now: float) -> None:
+        link.receive(now)
+        link.ask_more()
+        if not link.judge(now, self._progress_timeout_s) or (
+            key in self._forgotten and not link.busy
+        ):
+            self._close_link(key)
+
+    def _close_link(self, key: _LinkKey) -> None:
+        self._links.pop(key).close()
+        self._forgotten.discard(key)
+        self._tickets.count(peers=-1)
+
+    def _end(self) -> None:
+        left = [command for command in self._inbox.close() if isinstance(command, Pull)]
+        for key, link in list(self._links.items()):
+            link.fail_all(Reason.CLOSED, "")
+            self._close_link(key)
+        for pull in (*self._unclaimed, *left):
+            if not pull.final:
+                self._tickets.fail(pull, Reason.CLOSED, "")

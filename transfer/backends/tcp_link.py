@@ -1,0 +1,260 @@
+"""A reader's link to one owner's page server: what is asked for, what has come, when to ask anew.
+
+Replies come in the order of their requests, so whatever else comes shows that something was lost
+or forged: the link is opened anew, and what has not come is asked for again. Asking is idempotent.
+Nothing of the old link can arrive on the new one. Must be used by one thread.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import zmq
+
+from common.errors import PeerError
+from common.messages import PageRef, RegionKey
+from transfer.api import Copy
+from transfer.backends.tcp_messages import (
+    MAX_HEADER_BYTES,
+    PAGE_PROTOCOL,
+    QUEUED_REPLIES,
+    REQUEST_BYTES,
+    WINDOW_BYTES,
+    PagesHere,
+    PagesRefused,
+    PagesWanted,
+    Refusal,
+    checksum,
+    encoder,
+    reply_decoder,
+)
+from transfer.plan import windows
+from transfer.tickets import Pull, Reason, Tickets
+
+_MAX_REOPENED = 4  # in a row, for bad frames, with no page between: then it is no page server
+_RECEIVE_BATCH = 16  # replies taken before other links have their turn
+_RECONNECT_MS = 20
+_RECONNECT_MAX_MS = 500
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A pull; its windows are asked for and come in order."""
+
+    pull: Pull
+    windows: tuple[tuple[Copy, ...], ...]
+    n_asked: int = 0
+    n_here: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    request: int
+    job: _Job
+    window: tuple[Copy, ...]
+
+
+class Link:
+    """Its `socket` is replaced when it is opened anew: look it up for each wait."""
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", remote: RegionKey, tickets: Tickets
+    ) -> None:
+        """Raises PeerError: the door is no address."""
+        self._context = context
+        self._remote = remote
+        self._door = remote.doors["tcp"]
+        self._tickets = tickets
+        self._jobs: dict[_Job, None] = {}  # not final
+        self._to_ask: deque[_Job] = deque()  # one window each in turn
+        self._asked: deque[_Asked] = deque()  # of final pulls too: their replies still come
+        self._n_requests = 0
+        self._progress_s = 0.0
+        self._opened_s = 0.0
+        self._n_reopened = 0
+        self._broken = False  # given up
+        self.socket = self._open()
+
+    @property
+    def busy(self) -> bool:
+        """There are pulls that are not final."""
+        return bool(self._jobs)
+
+    def add(self, pull: Pull, now: float) -> None:
+        if not self._jobs:
+            self._progress_s = self._opened_s = now
+        job = _Job(pull, windows(pull.copies, self._remote.page_bytes, REQUEST_BYTES))
+        self._jobs[job] = None
+        self._to_ask.append(job)
+
+    def drop_cancelled(self) -> None:
+        for job in [job for job in self._jobs if job.pull.cancelled]:
+            self._fail(job, Reason.CANCELLED, "")
+
+    def fail_all(self, reason: Reason, detail: str) -> None:
+        for job in list(self._jobs):
+            self._fail(job, reason, detail)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    # --- asking ------------------------------------------------------------------------------
+
+    def ask_more(self) -> None:
+        """As much as the window allows."""
+        while self._to_ask and not self._broken:
+            job = self._to_ask[0]
+            window = job.windows[job.n_asked]
+            if self._asked and self._pages_asked() + len(window) > self._window_pages():
+                return
+            if not self._send(job, window):
+                return
+            job.n_asked += 1
+            self._to_ask.popleft()
+            if job.n_asked < len(job.windows):
+                self._to_ask.append(job)
+
+    def _pages_asked(self) -> int:
+        return sum(len(asked.window) for asked in self._asked)
+
+    def _window_pages(self) -> int:
+        return WINDOW_BYTES // self._remote.page_bytes
+
+    def _send(self, job: _Job, window: tuple[Copy, ...]) -> bool:
+        wanted = PagesWanted(
+            protocol=PAGE_PROTOCOL,
+            request=self._n_requests,
+            owner=self._remote.owner,
+            region=job.pull.remote.region,
+            pages=tuple(PageRef(copy.remote, copy.generation) for copy in window),
+        )
+        try:
+            self.socket.send(encoder.encode(wanted), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self._asked.append(_Asked(self._n_requests, job, window))
+        self._n_requests += 1
+        return True
+
+    # --- receiving -----------------------------------------------------------------------------
+
+    def receive(self, now: float) -> None:
+        for _ in range(_RECEIVE_BATCH):
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            if self._take(frames):
+                self._progress_s, self._n_reopened = now, 0
+                continue
+            self._tickets.count(bad_frames=1)
+            self._n_reopened += 1
+            if self._n_reopened > _MAX_REOPENED:
+                self._give_up(Reason.REFUSED, f"what answers at {self._door} is no page server")
+            else:
+                self._reopen(now)
+            return
+
+    def _take(self, frames: list[zmq.Frame]) -> bool:
+        """False: this is not the answer to what was asked first."""
+        try:
+            reply = reply_decoder.decode(frames[0].buffer)
+        except msgspec.DecodeError:
+            return False
+        if not self._asked or reply.request != self._asked[0].request:
+            return False
+        asked = self._asked[0]
+        match reply:
+            case PagesRefused():
+                if asked.job in self._jobs:
+                    reason = Reason.STALE if reply.reason is Refusal.STALE else Reason.REFUSED
+                    self._fail(asked.job, reason, f"{reply.reason}: {reply.detail}")
+            case PagesHere():
+                if not self._fits(asked.window, reply, frames[1:]):
+                    return False
+                self._put(asked, frames[1:])
+        self._asked.popleft()
+        return True
+
+    def _fits(self, window: tuple[Copy, ...], reply: PagesHere, pages: list[zmq.Frame]) -> bool:
+        if not len(window) == len(reply.pages) == len(pages):
+            return False
+        return all(
+            (there.page, there.generation) == (copy.remote, copy.generation)
+            and len(page.buffer) == self._remote.page_bytes
+            and checksum(page.buffer) == there.checksum
+            for copy, there, page in zip(window, reply.pages, pages, strict=True)
+        )
+
+    def _put(self, asked: _Asked, pages: Iterable[zmq.Frame]) -> None:
+        job = asked.job
+        if job not in self._jobs:
+            self._tickets.count(late_replies=1)
+            return
+        into = job.pull.local.pages
+        for copy, page in zip(asked.window, pages, strict=True):
+            into[copy.local] = np.frombuffer(page.buffer, np.uint8)
+        self._tickets.count(pulled_bytes=len(asked.window) * self._remote.page_bytes)
+        job.n_here += 1
+        if job.n_here == len(job.windows):
+            del self._jobs[job]
+            self._tickets.done(job.pull)
+
+    # --- ending and beginning again ------------------------------------------------------------
+
+    def judge(self, now: float, progress_timeout_s: float) -> bool:
+        """Every so often: ask anew where nothing comes; False: given up, all pulls have failed."""
+        if self._jobs and now - self._progress_s > progress_timeout_s:
+            detail = f"nothing from {self._door} for {now - self._progress_s:.3f} s"
+            self._give_up(Reason.NO_PROGRESS, detail)
+        elif self._jobs and now - max(self._progress_s, self._opened_s) > progress_timeout_s / 2:
+            self._reopen(now)
+        return not self._broken
+
+    def _give_up(self, reason: Reason, detail: str) -> None:
+        self.fail_all(reason, detail)
+        self._broken = True
+
+    def _fail(self, job: _Job, reason: Reason, detail: str) -> None:
+        """Final: nothing is written for a job that is not in `_jobs`."""
+        del self._jobs[job]
+        if job in self._to_ask:
+            self._to_ask.remove(job)
+        self._tickets.fail(job.pull, reason, detail)
+
+    def _reopen(self, now: float) -> None:
+        self.socket.close()
+        self._tickets.count(retries=1)
+        try:
+            self.socket = self._open()
+        except PeerError as error:
+            self._give_up(Reason.UNREACHABLE, str(error))
+            return
+        self._opened_s = now
+        self._asked.clear()
+        for job in self._jobs:
+            job.n_asked = job.n_here
+        self._to_ask = deque(self._jobs)
+        self.ask_more()
+
+    def _open(self) -> "zmq.Socket[bytes]":
+        if not self._door.startswith("tcp://"):
+            raise PeerError(f"{self._door!r} is no address of a page server")
+        socket = None
+        try:
+            socket = self._context.socket(zmq.DEALER)
+            socket.set(zmq.LINGER, 0)
+            socket.set(zmq.SNDHWM, QUEUED_REPLIES)
+            socket.set(zmq.RCVHWM, QUEUED_REPLIES)
+            socket.set(zmq.MAXMSGSIZE, max(MAX_HEADER_BYTES, self._remote.page_bytes))
+            socket.set(zmq.IPV6, 1)
+            socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
+            socket.set(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+            socket.connect(self._door)
+        except zmq.ZMQError as error:
+            if socket is not None:
+                socket.close()
+            raise PeerError(f"{self._door!r}: {error.strerror}") from error
+        return socket

@@ -1,0 +1,170 @@
+"""The owner's half of TCP: a thread that answers requests for pages, one at a time.
+
+It sends only bytes whose generation was checked after they were copied out of the pool. Frames
+that it cannot use are counted and dropped. Must not queue anything: what waits, waits in ZeroMQ's
+bounded queues.
+"""
+
+import msgspec
+import zmq
+
+from common.errors import SetupError
+from common.ids import InstanceId
+from common.messages import PageRef
+from transfer.api import Region
+from transfer.backends.tcp_messages import (
+    MAX_HEADER_BYTES,
+    MAX_REQUEST_PAGES,
+    PAGE_PROTOCOL,
+    QUEUED_REPLIES,
+    REQUEST_BYTES,
+    PagesHere,
+    PagesRefused,
+    PageSum,
+    PagesWanted,
+    Refusal,
+    Reply,
+    checksum,
+    encoder,
+    wanted_decoder,
+)
+from transfer.inbox import Inbox
+from transfer.memory import Fence
+from transfer.tickets import Tickets
+
+_BATCH = 64  # requests served between two looks at the bell
+_WILDCARDS = ("", "*", "0.0.0.0", "::")
+
+
+class PageServer:
+    """Made in one thread and run in another; after `run` has begun, all of it is that thread's."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        listen_host: str,
+        instance: InstanceId,
+        exports: dict[int, Region],
+        tickets: Tickets,
+    ) -> None:
+        """Binds. Raises SetupError."""
+        if listen_host in _WILDCARDS:
+            raise SetupError(
+                f"pages cannot be offered at {listen_host!r}: peers are told this address, so "
+                "name the one that they reach this machine by"
+            )
+        self._instance = instance
+        self._exports = exports
+        self._tickets = tickets
+        self._fence = Fence()
+        self._router = context.socket(zmq.ROUTER)
+        self._router.set(zmq.LINGER, 0)
+        self._router.set(zmq.ROUTER_MANDATORY, 1)
+        self._router.set(zmq.SNDHWM, QUEUED_REPLIES)
+        self._router.set(zmq.RCVHWM, QUEUED_REPLIES)
+        self._router.set(zmq.MAXMSGSIZE, MAX_HEADER_BYTES)  # ZeroMQ cuts off whoever sends more
+        self._router.set(zmq.IPV6, int(":" in listen_host))
+        host = f"[{listen_host}]" if ":" in listen_host else listen_host
+        try:
+            self._router.bind(f"tcp://{host}:*")
+        except zmq.ZMQError as error:
+            self._router.close()
+            raise SetupError(f"cannot listen at {listen_host}: {error.strerror}") from error
+        self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def run(self, bell: Inbox[None]) -> None:
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(bell.fileno(), zmq.POLLIN)
+        try:
+            while not bell.closing:
+                poller.poll()
+                for _ in range(_BATCH):
+                    if not self._serve_one():
+                        break
+        finally:
+            self._router.close()
+            bell.close()
+
+    def _serve_one(self) -> bool:
+        """False: nobody asks."""
+        try:
+            frames = self._router.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        wanted = self._decode(frames)
+        if wanted is not None:
+            reply, pages = self._answer(wanted)
+            self._send(frames[0], reply, pages)
+        return True
+
+    def _decode(self, frames: list[bytes]) -> PagesWanted | None:
+        try:
+            if len(frames) == 2:
+                return wanted_decoder.decode(frames[1])
+        except msgspec.DecodeError:
+            pass
+        self._tickets.count(bad_frames=1)
+        return None
+
+    def _answer(self, wanted: PagesWanted) -> tuple[Reply, list[zmq.Frame]]:
+        region = self._exports.get(wanted.region)
+        reason, detail = self._fault(wanted, region)
+        if reason is not None or region is None:
+            return _refused(wanted, reason or Refusal.REGION, detail), []
+        return self._read(wanted, region)
+
+    def _fault(self, wanted: PagesWanted, region: Region | None) -> tuple[Refusal | None, str]:
+        if wanted.protocol != PAGE_PROTOCOL:
+            return Refusal.PROTOCOL, f"ours is {PAGE_PROTOCOL}, yours is {wanted.protocol}"
+        if wanted.owner != self._instance:
+            return Refusal.OWNER, f"this is {self._instance}"
+        if region is None:
+            return Refusal.REGION, f"there are {len(self._exports)} regions"
+        n_pages, page_bytes = region.pages.shape
+        n = len(wanted.pages)
+        if n > MAX_REQUEST_PAGES or (n > 1 and n * page_bytes > REQUEST_BYTES):
+            return Refusal.PAGE, f"{n} pages of {page_bytes} bytes in one request"
+        for ref in wanted.pages:
+            if not 0 <= ref.page < n_pages:
+                return Refusal.PAGE, f"page {ref.page} of {n_pages}"
+        return None, ""
+
+    def _read(self, wanted: PagesWanted, region: Region) -> tuple[Reply, list[zmq.Frame]]:
+        # The copy goes straight into ZeroMQ's message, and is the only one on this side.
+        frames = [zmq.Frame(region.pages[ref.page], copy=True) for ref in wanted.pages]
+        self._fence()  # acquire: the bytes were read before the generations are
+        stale = _first_stale(region, wanted.pages)
+        if stale is not None:
+            self._tickets.count(stale_served=1)
+            return _refused(wanted, Refusal.STALE, f"page {stale} was reused"), []
+        sums = tuple(
+            PageSum(ref.page, ref.generation, checksum(frame.buffer))
+            for ref, frame in zip(wanted.pages, frames, strict=True)
+        )
+        return PagesHere(request=wanted.request, pages=sums), frames
+
+    def _send(self, reader: bytes, reply: Reply, pages: list[zmq.Frame]) -> None:
+        try:
+            self._router.send_multipart(
+                [reader, encoder.encode(reply), *pages], zmq.NOBLOCK, copy=False
+            )
+        except zmq.ZMQError as error:
+            # The reader has gone, or takes nothing and asks on, beyond what its window allows.
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            self._tickets.count(unsent_replies=1)
+        else:
+            self._tickets.count(served_bytes=sum(len(page) for page in pages))
+
+
+def _first_stale(region: Region, pages: tuple[PageRef, ...]) -> int | None:
+    now = region.generations[[ref.page for ref in pages]].tolist()
+    for ref, generation in zip(pages, now, strict=True):
+        if ref.generation != generation:
+            return ref.page
+    return None
+
+
+def _refused(wanted: PagesWanted, reason: Refusal, detail: str) -> PagesRefused:
+    return PagesRefused(request=wanted.request, reason=reason, detail=detail)
