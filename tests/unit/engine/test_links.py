@@ -138,6 +138,10 @@ def test_nothing_goes_before_the_hello(start: Start) -> None:
     assert not d.links.send(p.id, END, d.now)
     d.dial(p)
     assert not d.links.send(p.id, END, d.now)
+
+
+def test_a_stranger_is_not_listened_to(start: Start) -> None:
+    d, p = start("d"), start("p", Role.PREFILL)
     d.mailbox.connect(p.id, p.mailbox.endpoints[0])
     run(d, p, until=lambda: d.mailbox.send(p.id, END))
     run(d, p, until=lambda: p.mailbox.counts["dropped_from_stranger"] == 1)

@@ -151,17 +151,17 @@ class Worker:
             listen_host="127.0.0.1",
             wake=wakeup.ring,
         )
-        key = transport.register(self.memory)
+        pulls = Pulls(transport, self.memory)
         mailbox = Mailbox(D, Role.DECODE, run_dir=run_dir)
         self.peer = Peer(instance=D, role=Role.DECODE, host=host_id(), endpoints=mailbox.endpoints)
-        hello = Hello(protocol=PROTOCOL, peer=self.peer, model=MODEL, limits=LIMITS, pool=key)
+        hello = Hello(protocol=PROTOCOL, peer=self.peer, model=MODEL, limits=LIMITS, pool=pulls.key)
         device = DeviceThread(run, wakeup.ring)
         self.shell = Shell(
             core=self.core,
             mailbox=mailbox,
             links=Links(mailbox, hello),
             device=device,
-            pulls=Pulls(transport, key),
+            pulls=pulls,
             wakeup=wakeup,
             journal=Journal(RequestLog(str(self.log), D, Role.DECODE)),
             drain_s=drain_s,
@@ -171,7 +171,7 @@ class Worker:
             self.outcome = self.shell.run()
         except InvariantBroken as error:
             self.outcome = error
-        transport.close()
+        pulls.close()
         mailbox.close(linger_ms=500)
         assert device.close(10)
         self.memory.close()

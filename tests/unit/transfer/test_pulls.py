@@ -9,7 +9,7 @@ import pytest
 
 from common.engine.events import PeerDown, PeerUp, Pull, TicketFinal
 from common.ids import InstanceId, PageId, Role, TicketId
-from common.messages import PROTOCOL, Hello, PageRef, Peer, RegionKey
+from common.messages import PROTOCOL, Hello, PageRef, Peer
 from common.rundir import host_id
 from transfer.memory import SharedPages
 from transfer.open import open_transport
@@ -34,14 +34,15 @@ class Side:
             listen_host="127.0.0.1",
             wake=self.rung.set,
         )
-        self.key: RegionKey = self.transport.register(self.memory)
+        self.pulls = Pulls(self.transport, self.memory)
+        self.key = self.pulls.key
 
     def hello(self) -> Hello:
         peer = Peer(instance=self.instance, role=Role.PREFILL, host=self.key.host, endpoints=())
         return Hello(protocol=PROTOCOL, peer=peer, model=None, limits=None, pool=self.key)
 
     def close(self) -> None:
-        self.transport.close()
+        self.pulls.close()
         self.memory.close()
 
 
@@ -69,7 +70,7 @@ def pull(ticket: int, owner: Side, generation: int = 0) -> Pull:
 def test_a_pull_ends_once_under_the_cores_number(sides: tuple[Side, Side]) -> None:
     reader, owner = sides
     owner.memory.pages[3] = 7
-    pulls = Pulls(reader.transport, reader.key)
+    pulls = reader.pulls
     pulls.start(pull(41, owner))
     assert final(pulls, reader) == TicketFinal(TicketId(41), ok=True)
     assert (reader.memory.pages[5] == 7).all()
@@ -80,7 +81,7 @@ def test_a_pull_ends_once_under_the_cores_number(sides: tuple[Side, Side]) -> No
 
 def test_a_failure_says_why(sides: tuple[Side, Side]) -> None:
     reader, owner = sides
-    pulls = Pulls(reader.transport, reader.key)
+    pulls = reader.pulls
     pulls.start(pull(1, owner, generation=9))
     ended = final(pulls, reader)
     assert not ended.ok
@@ -92,7 +93,7 @@ def test_a_dead_peers_memory_can_be_pulled_from_and_is_given_back_later(
     sides: tuple[Side, Side],
 ) -> None:
     reader, owner = sides
-    pulls = Pulls(reader.transport, reader.key)
+    pulls = reader.pulls
     pulls.hear(PeerUp(owner.hello()), 0.0)
     pulls.start(pull(1, owner))
     assert final(pulls, reader).ok

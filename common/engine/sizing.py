@@ -1,0 +1,72 @@
+"""How long sequences may be and how many pages a worker has: from its configuration and the model.
+
+Must not import torch: it is asked before anything is loaded.
+"""
+
+from dataclasses import dataclass
+
+from common.config import EngineConfig
+from common.errors import SetupError
+from common.kv.layout import DTYPE_BYTES, KVSpec, pages_for
+from common.messages import Limits
+from common.model.spec import ModelSpec
+
+_GENERATION_BYTES = 8  # of a page, beside its content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What a worker's memory is divided into."""
+
+    kv: KVSpec
+    max_model_len: int
+    n_pages: int
+
+    @property
+    def pool_bytes(self) -> int:
+        return self.n_pages * (self.kv.page_bytes + _GENERATION_BYTES)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens whose KV fits."""
+        return self.n_pages * self.kv.page_tokens
+
+    def limits(self, config: EngineConfig) -> Limits:
+        return Limits(
+            n_pages=self.n_pages,
+            page_tokens=self.kv.page_tokens,
+            max_model_len=self.max_model_len,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_waiting=config.max_waiting,
+        )
+
+
+def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
+    """Raises SetupError, with both numbers, where one sequence of the full length does not fit."""
+    dtype = model.native_dtype if config.dtype == "auto" else config.dtype
+    if dtype not in DTYPE_BYTES:
+        raise SetupError(f"dtype {dtype} is not one of {', '.join(DTYPE_BYTES)}: set --dtype")
+    kv = KVSpec(
+        n_layers=model.n_layers,
+        n_kv_heads=model.n_kv_heads,
+        head_dim=model.head_dim,
+        page_tokens=config.block_size,
+        dtype=dtype,
+    )
+    max_model_len = config.max_model_len or model.context_tokens
+    if max_model_len > model.context_tokens:
+        raise SetupError(
+            f"--max-model-len {max_model_len} exceeds the model's context of "
+            f"{model.context_tokens} tokens"
+        )
+    n_pages = config.kv_cache_memory_bytes // (kv.page_bytes + _GENERATION_BYTES)
+    n_needed = pages_for(max_model_len, kv.page_tokens)
+    if n_pages < n_needed:
+        needed_bytes = n_needed * (kv.page_bytes + _GENERATION_BYTES)
+        raise SetupError(
+            f"--kv-cache-memory-bytes {config.kv_cache_memory_bytes} holds "
+            f"{n_pages * kv.page_tokens} tokens of KV, and one sequence of --max-model-len "
+            f"{max_model_len} needs {needed_bytes} bytes: raise the one or lower the other"
+        )
+    return Sizes(kv=kv, max_model_len=max_model_len, n_pages=n_pages)

@@ -1,0 +1,319 @@
+"""A worker process from its configuration to its exit code: everything but its core.
+
+Start-up lines are `key=value`: what is loading, the memory it takes, how many tokens of KV fit.
+"""
+
+import argparse
+import logging
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from common.config import TransportName, WorkerConfig
+from common.engine.device_thread import DeviceThread
+from common.engine.journal import Journal
+from common.engine.links import Links
+from common.engine.process import die_with, on_stop, pin
+from common.engine.runner import Runner
+from common.engine.shell import Core, Puller, Shell
+from common.engine.sizing import Sizes, sizes
+from common.engine.wakeup import Wakeup
+from common.errors import PeerRefused, SetupError
+from common.ids import InstanceId
+from common.kv.cache import KVCache
+from common.kv.pages import PagePool
+from common.log import RequestLog, line, set_up_logging
+from common.messages import PROTOCOL, Hello, Limits, ModelIdentity, Peer, RegionKey
+from common.model.load import DTYPES, LoadedModel, load_model, read_spec, weights_bytes
+from common.rundir import host_id, make_private
+from common.wire import Mailbox
+
+EXIT_CRASHED = 1
+EXIT_SETUP = 2
+
+_GOODBYE_MS = 200  # for the last messages to leave
+_DEVICE_S = 5.0  # for the last pass to end
+_WILDCARDS = ("0.0.0.0", "::", "[::]", "*")
+_PROGRESS_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Pages(Protocol):
+    """Memory for a pool (see `transfer.api.Region`)."""
+
+    @property
+    def pages(self) -> NDArray[np.uint8]: ...
+
+    @property
+    def generations(self) -> NDArray[np.uint64]: ...
+
+    @property
+    def fd(self) -> int | None: ...
+
+    def close(self) -> None: ...
+
+
+class Mover(Puller, Protocol):
+    """Moves pages in and out of the pool that it was made for."""
+
+    @property
+    def key(self) -> RegionKey:
+        """What peers need to reach the pool."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class OpenMover(Protocol):
+    """Makes the pool reachable, and reaches others."""
+
+    def __call__(
+        self,
+        name: TransportName,
+        pool: Pages,
+        *,
+        instance: InstanceId,
+        run_dir: Path,
+        listen_host: str,
+        wake: Callable[[], None],
+    ) -> Mover: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What makes a prefill or a decode worker of it."""
+
+    make_core: Callable[[WorkerConfig, Limits, PagePool, str], Core]  # str: model fingerprint
+    make_pages: Callable[[int, int], Pages]  # (n_pages, page_bytes)
+    open_mover: OpenMover
+
+
+def run_worker(
+    kind: Kind,
+    config: WorkerConfig,
+    *,
+    instance: InstanceId | None = None,
+    parent: int | None = None,
+) -> int:
+    """Live until told to stop; the exit code. Raises SetupError where the operator must act.
+
+    With a `parent` (a process id) the worker ends when that does, and leaves Ctrl-C to it.
+    """
+    if parent is not None:
+        die_with(parent)
+    instance = instance or InstanceId(uuid.uuid4().hex)
+    set_up_logging(config.log_level, f"{config.name}/{instance[:8]}")
+    pin(config.cpus)
+    _set_up_torch(config)
+    worker = _Worker(kind, config, instance)
+    try:
+        return worker.run(parent)
+    except (SetupError, PeerRefused) as error:
+        raise SetupError(str(error)) from error
+    except Exception:  # noqa: BLE001 - it ends the process
+        _log.exception(line("crashed"))
+        return EXIT_CRASHED
+    finally:
+        worker.close()
+
+
+def entry(kind: Kind, argv: Sequence[str]) -> NoReturn:
+    """`python -P -m ROLE.worker --config-fd N`: as a launcher starts it."""
+    parser = argparse.ArgumentParser(description="Started by a launcher; people use `baton`.")
+    parser.add_argument("--config-fd", type=int, required=True, help="to read a JSON config from")
+    parser.add_argument("--instance", help="uuid4 hex; drawn if not given")
+    parser.add_argument("--parent", type=int, help="process id of the launcher: end with it")
+    told = parser.parse_args(argv)
+    with os.fdopen(told.config_fd, "rb") as file:
+        config = msgspec.json.decode(file.read(), type=WorkerConfig)
+    instance = InstanceId(told.instance) if told.instance else None
+    try:
+        code = run_worker(kind, config, instance=instance, parent=told.parent)
+    except SetupError as error:
+        _log.error(line("cannot_start", detail=str(error)))
+        code = EXIT_SETUP
+    raise SystemExit(code)
+
+
+class _Worker:
+    """The parts of a running worker, made in order, closed in the reverse order."""
+
+    def __init__(self, kind: Kind, config: WorkerConfig, instance: InstanceId) -> None:
+        self._kind = kind
+        self._config = config
+        self._instance = instance
+        self._stack = ExitStack()
+        self._exit_code: int | None = None
+        self._device: DeviceThread | None = None
+
+    def run(self, parent: int | None) -> int:
+        size = self._size()
+        loaded = self._load(size)
+        pages = self._kind.make_pages(size.n_pages, size.kv.page_bytes)
+        self._stack.callback(pages.close)
+        runner = self._warm(Runner(loaded.model, KVCache(size.kv, pages.pages)))
+        shell = self._shell(size, loaded, pages, runner)
+        on_stop(lambda at_once: shell.stop(at_once=at_once), parent)
+        shell.links.join(self._config.join, time.monotonic())
+        self._exit_code = shell.run()
+        return self._exit_code
+
+    def close(self) -> None:
+        """Leave nothing behind. If a pass still computes, end the process under it."""
+        self._stack.close()
+        if self._device is not None and not self._device.close(_DEVICE_S):
+            _log.error(line("pass_did_not_end", after_s=_DEVICE_S))
+            logging.shutdown()
+            os._exit(EXIT_CRASHED if self._exit_code is None else self._exit_code)
+
+    # --- the parts ---------------------------------------------------------------------------
+
+    def _size(self) -> Sizes:
+        config = self._config
+        spec = read_spec(Path(config.model))
+        size = sizes(config, spec)
+        _log.info(
+            line(
+                "memory",
+                model=config.served_model_name,
+                dtype=size.kv.dtype,
+                weights_bytes=weights_bytes(spec, DTYPES[size.kv.dtype]),
+                kv_cache_memory_bytes=size.pool_bytes,
+                kv_tokens=size.n_tokens,
+                max_model_len=size.max_model_len,
+                block_size=size.kv.page_tokens,
+            )
+        )
+        return size
+
+    def _load(self, size: Sizes) -> LoadedModel:
+        config = self._config
+        began = time.monotonic()
+        _log.info(line("loading", path=config.model))
+        loaded = load_model(
+            Path(config.model),
+            DTYPES[size.kv.dtype],
+            None if config.run_dir is None else Path(config.run_dir),
+            size.max_model_len,
+            _Progress(),
+        )
+        self._stack.callback(loaded.close)
+        _log.info(line("loaded", seconds=time.monotonic() - began, bytes=loaded.weights_bytes))
+        return loaded
+
+    def _warm(self, runner: Runner) -> Runner:
+        seconds = runner.warm_up(self._config.chunk_tokens)
+        _log.info(line("warmed_up", tokens=self._config.chunk_tokens, seconds=seconds))
+        return runner
+
+    def _shell(self, size: Sizes, loaded: LoadedModel, pages: Pages, runner: Runner) -> Shell:
+        config, instance, stack = self._config, self._instance, self._stack
+        run_dir = self._run_dir()
+        wakeup = Wakeup()
+        request_log = _open_request_log(config, instance)
+        stack.callback(request_log.close)
+        mover = self._kind.open_mover(
+            config.transport,
+            pages,
+            instance=instance,
+            run_dir=run_dir,
+            listen_host=config.control_host,
+            wake=wakeup.ring,
+        )
+        stack.callback(mover.close)
+        mailbox = Mailbox(instance, config.role, run_dir=run_dir, listen=self._listen())
+        stack.callback(mailbox.close, linger_ms=_GOODBYE_MS)
+        limits = size.limits(config)
+        hello = Hello(
+            protocol=PROTOCOL,
+            peer=Peer(
+                instance=instance,
+                role=config.role,
+                host=host_id(),
+                endpoints=mailbox.endpoints,
+            ),
+            model=_identity(config, size, loaded),
+            limits=limits,
+            pool=mover.key,
+        )
+        pool = PagePool(size.n_pages, pages.generations)
+        self._device = DeviceThread(runner.run, wakeup.ring)
+        _log.info(line("joining", gateway=config.join, threads=config.threads))
+        return Shell(
+            core=self._kind.make_core(config, limits, pool, loaded.fingerprint),
+            mailbox=mailbox,
+            links=Links(mailbox, hello),
+            device=self._device,
+            pulls=mover,
+            wakeup=wakeup,
+            journal=Journal(request_log),
+            drain_s=config.shutdown_timeout,
+        )
+
+    def _run_dir(self) -> Path:
+        """The given one, or one of our own for as long as we live."""
+        if self._config.run_dir is not None:
+            path = Path(self._config.run_dir)
+            make_private(path)
+            return path
+        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-")))
+
+    def _listen(self) -> str:
+        host = self._config.control_host
+        if host in _WILDCARDS:
+            raise SetupError(
+                f"--control-host {host} is no address that other workers could reach: name the one"
+            )
+        return f"[{host}]:0" if ":" in host and not host.startswith("[") else f"{host}:0"
+
+
+class _Progress:
+    """A line a second while weights load."""
+
+    def __init__(self) -> None:
+        self._said_at = time.monotonic()
+
+    def __call__(self, what: str, done_bytes: int, of_bytes: int) -> None:
+        now = time.monotonic()
+        if now - self._said_at >= _PROGRESS_S:
+            self._said_at = now
+            _log.info(line("loading", what=what, done_bytes=done_bytes, of_bytes=of_bytes))
+
+
+def _set_up_torch(config: WorkerConfig) -> None:
+    if config.device not in ("auto", "cpu"):
+        raise SetupError(f"--devices {config.device}: only cpu is supported")
+    torch.set_num_threads(config.threads)
+    with suppress(RuntimeError):  # already set, in a process that embeds us
+        torch.set_num_interop_threads(1)
+
+
+def _open_request_log(config: WorkerConfig, instance: InstanceId) -> RequestLog:
+    try:
+        return RequestLog(config.request_log, instance, config.role)
+    except OSError as error:
+        raise SetupError(f"--request-log {config.request_log}: {error.strerror}") from error
+
+
+def _identity(config: WorkerConfig, size: Sizes, loaded: LoadedModel) -> ModelIdentity:
+    exact = size.kv.dtype == "float32"
+    capability = torch.backends.cpu.get_cpu_capability()
+    return ModelIdentity(
+        name=config.served_model_name,
+        fingerprint=loaded.fingerprint,
+        kv_dtype=size.kv.dtype,
+        page_layout=size.kv.describe(),
+        kernel_path=f"torch-{torch.__version__}-{capability}" if exact else "",
+    )

@@ -1,0 +1,40 @@
+"""The decode worker's process: `main(config)`, or `python -P -m decode.worker --config-fd N`.
+
+Wires the decode core to the loop, the model and the memory that all workers share the code of.
+"""
+
+import sys
+
+from common.config import WorkerConfig
+from common.engine.worker import Kind, entry, run_worker
+from common.ids import InstanceId
+from common.kv.pages import PagePool
+from common.messages import Limits
+from decode.compute import DecodeOptions
+from decode.core import DecodeCore
+from transfer.memory import SharedPages
+from transfer.pulls import open_pulls
+
+
+def make_core(config: WorkerConfig, limits: Limits, pool: PagePool, fingerprint: str) -> DecodeCore:
+    """The part that decides."""
+    options = DecodeOptions(
+        fingerprint=fingerprint,
+        chunk_tokens=config.chunk_tokens,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+    return DecodeCore(limits, pool, options)
+
+
+KIND = Kind(make_core=make_core, make_pages=SharedPages, open_mover=open_pulls)
+
+
+def main(
+    config: WorkerConfig, *, instance: InstanceId | None = None, parent: int | None = None
+) -> int:
+    """See `common.engine.worker.run_worker`."""
+    return run_worker(KIND, config, instance=instance, parent=parent)
+
+
+if __name__ == "__main__":
+    entry(KIND, sys.argv[1:])
