@@ -1,0 +1,104 @@
+"""Runs a plan on a device: the only place where a pass is computed.
+
+Must not decide anything: what is computed, for whom and into which pages is in the plan.
+"""
+
+import time
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.engine.plan import Draw, Drawn, PassPlan, PassResult, Piece, ScorePrompt, pack
+from common.ids import PageId
+from common.kernels.attention_plan import Sequences, plan_attention
+from common.kernels.paged import PageGeometry
+from common.kv.cache import KVCache
+from common.kv.layout import pages_for
+from common.messages import TokenLogprob
+from common.model.inputs import PassInputs
+from common.sampling import sample, score
+
+SCORED_ROWS = 64  # logits of so many prompt rows are in memory at once
+
+# T rows (packed tokens)  R rows whose logits are wanted  H hidden  V vocabulary
+
+
+class Model(Protocol):
+    """What a family's file in `common.model` provides."""
+
+    def forward(self, inputs: PassInputs, kv: KVCache) -> Tensor:
+        """Hidden states [T, H] after the final norm; the rows' KV is written."""
+        ...
+
+    def logits(self, hidden_RH: Tensor) -> Tensor:
+        """[R, V] float32."""
+        ...
+
+
+class Runner:
+    """A model and the pool that its passes read and write."""
+
+    def __init__(self, model: Model, cache: KVCache) -> None:
+        self.model = model
+        self.cache = cache
+
+    @torch.inference_mode()
+    def run(self, plan: PassPlan) -> PassResult:
+        """Copy pages, compute the rows, then draw and score. On return all writes are done."""
+        began = time.perf_counter()
+        hidden_TH = self.hidden(plan)
+        drawn = self._draw(hidden_TH, plan.draws)
+        scores = tuple(self._score(hidden_TH, wanted) for wanted in plan.scores)
+        return PassResult(drawn=drawn, scores=scores, seconds=time.perf_counter() - began)
+
+    @torch.inference_mode()
+    def hidden(self, plan: PassPlan) -> Tensor:
+        """Copy pages and compute the rows: their hidden states [T, H]."""
+        for source, destination in plan.copies:
+            self.cache.copy_page(source, destination)
+        return self.model.forward(inputs_of(plan, self.cache.geometry), self.cache)
+
+    def warm_up(self, n_tokens: int) -> float:
+        """Run a prompt of at most `n_tokens`, and one more token; seconds that the first took.
+
+        Overwrites the pool's first pages: only while none of them is in use.
+        """
+        page_tokens = self.cache.spec.page_tokens
+        n_tokens = max(1, min(n_tokens, self.cache.n_pages * page_tokens - 1))
+        pages = [PageId(page) for page in range(pages_for(n_tokens + 1, page_tokens))]
+        prompt = Piece(tokens=[0] * n_tokens, start=0, pages=pages)
+        seconds = self.run(PassPlan(**pack([prompt], page_tokens))).seconds
+        self.run(PassPlan(**pack([Piece(tokens=[0], start=n_tokens, pages=pages)], page_tokens)))
+        return seconds
+
+    def _draw(self, hidden_TH: Tensor, draws: tuple[Draw, ...]) -> tuple[Drawn, ...]:
+        if not draws:
+            return ()
+        # samples of one prompt share a row
+        row_R, logits_of_draw = np.unique([draw.row for draw in draws], return_inverse=True)
+        logits_RV = self.model.logits(hidden_TH.index_select(0, torch.from_numpy(row_R)))
+        if len(row_R) < len(draws) or (logits_of_draw[:-1] > logits_of_draw[1:]).any():
+            logits_RV = logits_RV.index_select(0, torch.from_numpy(logits_of_draw))
+        return sample(logits_RV, draws)
+
+    def _score(self, hidden_TH: Tensor, wanted: ScorePrompt) -> tuple[TokenLogprob, ...]:
+        scores: list[TokenLogprob] = []
+        for at in range(0, len(wanted.targets), SCORED_ROWS):
+            targets = wanted.targets[at : at + SCORED_ROWS]
+            first = wanted.first_row + at
+            logits_RV = self.model.logits(hidden_TH[first : first + len(targets)])
+            scores += score(logits_RV, targets, wanted.n_top)
+        return tuple(scores)
+
+
+def inputs_of(plan: PassPlan, geometry: PageGeometry) -> PassInputs:
+    """The plan as tensors that share its memory. `geometry` of the pool that its pages are in."""
+    sequences = Sequences(start_B1=plan.start_B1, len_B=plan.len_B, tables_BM=plan.tables_BM)
+    return PassInputs(
+        tokens_T=torch.from_numpy(plan.tokens_T),
+        positions_T=torch.from_numpy(plan.positions_T),
+        slots_T=torch.from_numpy(plan.slots_T),
+        groups=plan_attention(sequences, geometry),
+    )

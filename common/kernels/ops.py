@@ -1,0 +1,81 @@
+"""The operations that a model's pass is made of, and the choice of their implementation.
+
+A row's result must not depend on the rows beside it: in float32 not in one bit (law 3), so a
+model adds no arithmetic of its own. All tensors are on one device.
+
+T rows (packed tokens)  H hidden  I inputs or intermediate  O outputs  V vocabulary
+N query heads  G KV heads  D head dim  L positions
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from common.kernels import torch_attention, torch_path
+from common.kernels.attention_plan import QueryGroup
+from common.kernels.paged import KVLayer
+
+
+class AttentionInputs(Protocol):
+    """What `attend` needs to know of a pass, worked out once for all layers."""
+
+    @property
+    def groups(self) -> tuple[QueryGroup, ...]: ...
+
+
+def embed(ids_T: Tensor, table_VH: Tensor) -> Tensor:
+    """Rows of the table: [T, H]. `ids_T` int64."""
+    return torch_path.embed(ids_T, table_VH)
+
+
+def linear(x_TI: Tensor, w_OI: Tensor, bias_O: Tensor | None) -> Tensor:
+    """x W' + b: [T, O]."""
+    return torch_path.linear(x_TI, w_OI, bias_O)
+
+
+def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm over the last axis; also per head, x [T, N, D] and weight [D].
+
+    As Hugging Face computes it: in float32, rounded to x's dtype before the weight multiplies.
+    """
+    return torch_path.rms_norm(x_TH, weight_H, eps)
+
+
+def add_rms_norm(
+    x_TH: Tensor, residual_TH: Tensor, weight_H: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """(rms_norm(x + residual), x + residual). The arguments stay as they were."""
+    return torch_path.add_rms_norm(x_TH, residual_TH, weight_H, eps)
+
+
+def silu_mul(gate_up_T2I: Tensor) -> Tensor:
+    """silu(gate) * up: [T, I], from gate beside up."""
+    return torch_path.silu_mul(gate_up_T2I)
+
+
+def rope_and_write(
+    q_TND: Tensor,
+    k_TGD: Tensor,
+    v_TGD: Tensor,
+    cos_sin_LD: Tensor,
+    positions_T: Tensor,
+    slots_T: Tensor,
+    layer: KVLayer,
+) -> Tensor:
+    """Rotate q and k, write k and v to their slots, return q: [T, N, D].
+
+    cos_sin_LD   float32; of a position, D / 2 cosines, then D / 2 sines; pair i of a head is
+                 (x[i], x[i + D / 2])
+    positions_T  int64; rows of cos_sin_LD
+    slots_T      int64; page * page_tokens + place in the page, all different
+    """
+    return torch_path.rope_and_write(q_TND, k_TGD, v_TGD, cos_sin_LD, positions_T, slots_T, layer)
+
+
+def attend(q_TND: Tensor, layer: KVLayer, inputs: AttentionInputs) -> Tensor:
+    """Causal attention over pages, scaled by D ** -0.5; query heads share KV heads: [T, N, D].
+
+    A row attends to the tokens of its sequence up to itself, whose KV must be in the pages. What
+    lies elsewhere in the pool, or in slots not written yet, is of no effect, be it NaN.
+    """
+    return torch_attention.attend(q_TND, layer, inputs.groups)
