@@ -20,7 +20,7 @@ BYTE_OF = _alphabet()
 
 
 def bytes_of(token: str) -> bytes:
-    """The bytes that a byte-level token stands for; its own UTF-8 if it is not spelt in the alphabet."""
+    """The bytes that a token stands for; its own UTF-8 if it is not spelt in the alphabet."""
     try:
         return bytes([BYTE_OF[char] for char in token])
     except KeyError:

@@ -27,6 +27,10 @@ _GPT4O = (
     + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|"
     + _SPACES
 )
+_DEEPSEEK3 = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
+    r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _SPACES
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,9 @@ _PRE_TYPES = {
     "tekken": PreType((_TEKKEN,), whole_words_first=True, adds_bos=True),
     "gpt-4o": PreType((_GPT4O,)),
     "llama4": PreType((_GPT4O,)),
+    "deepseek-v3": PreType(
+        (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK3)
+    ),
     "dbrx": PreType((_LLAMA3,)),
     "smaug-bpe": PreType((_LLAMA3,)),
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "exaone4", "trillion"), _BY_GPT2),

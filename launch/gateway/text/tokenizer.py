@@ -39,6 +39,11 @@ class Tokenizer:
         """Ids are 0 .. vocab_size - 1. The model may have more rows than this."""
         return len(self.vocabulary.token_bytes)
 
+    def special_token_id(self, role: str) -> int | None:
+        """The id of a role that templates know, such as eos_token, if there is such a token."""
+        spelling = self.vocabulary.special_tokens.get(role)
+        return None if spelling is None else self._backend.token_to_id(spelling)
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Ids of `text`. Spellings of special tokens in it become those tokens.
 
@@ -47,12 +52,12 @@ class Tokenizer:
                             a rendered chat, whose template has written them
         """
         try:
-            # `encode` would hold the GIL; a batch of one does not.
-            return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[
-                0
-            ].ids
+            text.encode()
         except UnicodeEncodeError as error:
             raise ClientError(f"the text is not valid Unicode: {error.reason}") from error
+        # `encode` would hold the GIL; a batch of one does not.
+        batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return batch[0].ids
 
     def decode(
         self, ids: Sequence[int], *, skip_special_tokens: bool, continues_text: bool = False
@@ -82,6 +87,10 @@ class Tokenizer:
             return b""
         return self.vocabulary.token_bytes[token_id]
 
+    def text_of(self, token_id: int) -> str:
+        """One token by itself, as logprobs name it; U+FFFD for part of a character."""
+        return self.bytes_of(token_id).decode("utf-8", "replace")
+
     def fewest_tokens(self, text: str) -> int:
         """No encoding of `text` has fewer tokens: lets a hopeless prompt be refused unencoded.
 
@@ -92,6 +101,8 @@ class Tokenizer:
 
 def check_prompt_ids(ids: Sequence[int], *, vocab_size: int, param: str = "prompt") -> None:
     """Raise `ClientError` if a client's ids are not all rows of the model."""
+    if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+        return
     for position, token_id in enumerate(ids):
         if not 0 <= token_id < vocab_size:
             raise ClientError(

@@ -1,0 +1,154 @@
+"""A model's chat template: messages in, the prompt's text out.
+
+Whatever is wrong with a conversation is the client's error, in the template's own words where it
+has some. Must not tokenize: the text is encoded without adding special tokens, which the template
+has written.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+
+from common.errors import ClientError, SetupError
+from launch.gateway.text.template_environment import chat_environment
+
+Message = Mapping[str, Any]
+
+_OURS = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
+_RENDER_ERRORS = (
+    jinja2.TemplateError,  # the template's own refusal, an undefined value, the sandbox's veto
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+class ChatTemplate:
+    """Immutable. `render` may be called from any thread."""
+
+    def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        """sources  name -> jinja2; "default" is used, or "tool_use" (if there) when tools are given
+        special_tokens  what templates know as bos_token, eos_token, ..."""
+        if "default" not in sources:
+            raise SetupError(f"of the chat templates {sorted(sources)} none is named default")
+        environment = chat_environment()
+        try:
+            self._variants = {
+                name: _Variant(environment, source) for name, source in sources.items()
+            }
+        except jinja2.TemplateError as error:
+            raise SetupError(f"the model's chat template is not valid jinja2: {error}") from error
+        self._special_tokens = dict(special_tokens)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt. Raises `ClientError` if the template refuses the conversation.
+
+        options  further names that a template may ask for (a client's `chat_template_kwargs`)
+        """
+        options = options or {}
+        if taken := _OURS & options.keys():
+            raise ClientError(
+                f"{sorted(taken)} cannot be set among a template's options",
+                param="chat_template_kwargs",
+            )
+        if not messages:
+            raise ClientError("messages is empty; give at least one", param="messages")
+        variant = self._variants["default"]
+        if tools is not None:
+            variant = self._variants.get("tool_use", variant)
+        try:
+            return variant.template.render(
+                **{**self._special_tokens, **options},
+                messages=[
+                    _plain_message(message, n, variant) for n, message in enumerate(messages)
+                ],
+                tools=tools,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+            )
+        except _RENDER_ERRORS as error:
+            raise ClientError(
+                f"the model's chat template refuses this conversation: {error}", param="messages"
+            ) from error
+
+
+class _Variant:
+    """One compiled template, and the form in which it wants a message's content."""
+
+    def __init__(self, environment: jinja2.Environment, source: str) -> None:
+        tree = environment.parse(source)
+        self.takes_parts = _loops_over_content(tree)
+        self.takes_text = not self.takes_parts or any(
+            test.name == "string" for test in tree.find_all(nodes.Test)
+        )
+        self.template = environment.from_string(source)
+
+
+def _plain_message(message: Message, position: int, variant: _Variant) -> dict[str, Any]:
+    """The message without keys that are null, its content in the form that the template wants."""
+    plain = {key: value for key, value in message.items() if value is not None}
+    content = plain.get("content")
+    if isinstance(content, str) and not variant.takes_text:
+        plain["content"] = [_text_part(content)]
+    elif isinstance(content, list | tuple):
+        texts = [_text_of(part, position) for part in content]
+        plain["content"] = (
+            [_text_part(text) for text in texts] if variant.takes_parts else "\n".join(texts)
+        )
+    return plain
+
+
+def _text_part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+def _text_of(part: object, position: int) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    if isinstance(part, Mapping) and kind == "text" and isinstance(part.get("text"), str):
+        return part["text"]
+    raise ClientError(
+        f"messages[{position}].content has a part of type {kind!r}; only text parts are supported",
+        param="messages",
+    )
+
+
+def _loops_over_content(template: nodes.Template) -> bool:
+    """Whether the template goes through a message's content part by part, so that it wants a list.
+
+    Seen from its loops alone, as vLLM does it: over `message.content`, a filter of it, or a name
+    that stands for it.
+    """
+    names = {"content"} | {
+        assign.target.name
+        for assign in template.find_all(nodes.Assign)
+        if isinstance(assign.target, nodes.Name) and _is_content(assign.node, frozenset())
+    }
+    return any(_is_content(loop.iter, frozenset(names)) for loop in template.find_all(nodes.For))
+
+
+def _is_content(node: nodes.Node | None, names: frozenset[str]) -> bool:
+    match node:
+        case nodes.Filter():
+            return _is_content(node.node, names)
+        case nodes.Getattr():
+            return node.attr == "content"
+        case nodes.Getitem():
+            return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+        case nodes.Name():
+            return node.name in names
+        case _:
+            return False
