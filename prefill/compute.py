@@ -173,6 +173,7 @@ class Compute:
             fence = ticket_fence(prompt.ticket)
         self.pool.give_back(prompt.pages, fence=fence)
         prompt.pages = []
+        prompt.done = prompt.planned = prompt.published = 0
 
 
 def step_fence(step: StepId) -> tuple[str, StepId]:

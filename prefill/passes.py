@@ -13,7 +13,7 @@ from common.errors import InvariantBroken
 from common.ids import StepId, TicketId
 from common.messages import Limits
 from prefill.compute import Compute, step_fence, ticket_fence
-from prefill.scheduler import Chunk, Room, in_order, plan
+from prefill.scheduler import Chunk, Room, in_order, plan, to_set_back
 from prefill.state import Event as Moved
 from prefill.state import Phase, Prompt
 
@@ -58,6 +58,10 @@ class Passes:
         actions: list[Action] = []
         if self._running is not None:
             return started, actions
+        for prompt in to_set_back(in_order(prompts), self._room(prompts, now)):
+            prompt.on(Moved.SET_BACK)
+            self._compute.give_back(prompt)
+            prompt.scored = []
         candidates = in_order(p for p in prompts if self._may_run(p, now))
         ready: list[Chunk] = []
         for chunk in plan(candidates, self._room(prompts, now)):
@@ -95,11 +99,12 @@ class Passes:
         return prompt.arrived + (WAIT_FOR_ACCEPT_S if elsewhere > own else 0.0)
 
     def wake_at(self, prompts: Collection[Prompt], now: float) -> float | None:
-        """When a prompt has waited long enough for an Accept."""
+        """When a prompt has waited long enough for an Accept, or is owed."""
         if self._running is not None:
             return None
-        waits = (self._accept_awaited_until(p) for p in prompts if p.phase is Phase.WAITING)
-        return min((at for at in waits if at > now), default=None)
+        times = [self._accept_awaited_until(p) for p in prompts if p.phase is Phase.WAITING]
+        times += [p.due for p in prompts if p.phase is Phase.WAITING and p.accept is not None]
+        return min((at for at in times if at > now), default=None)
 
     def _room(self, prompts: Collection[Prompt], now: float) -> Room:
         limits = self._limits

@@ -53,11 +53,36 @@ def in_order(prompts: Iterable[Prompt]) -> list[Prompt]:
     return sorted(prompts, key=lambda p: (p.due, p.arrived, p.transfer))
 
 
+def is_owed(prompt: Prompt, now: float) -> bool:
+    """Decode waits for it, and it is overdue: pages must be found for it."""
+    return prompt.phase is Phase.WAITING and prompt.accept is not None and prompt.due <= now
+
+
+def to_set_back(prompts: Sequence[Prompt], room: Room) -> list[Prompt]:
+    """Computed prompts whose pages an owed one must have, the latest due first.
+
+    They are those that decode has not accepted: every other hold on a page ends by itself. They
+    are computed again later (or found in the cache), and draw the same tokens.
+    """
+    owed = next((p for p in prompts if is_owed(p, room.now)), None)
+    if owed is None:
+        return []
+    short = pages_for(len(owed.tokens), room.page_tokens) - room.available_pages
+    victims: list[Prompt] = []
+    for prompt in reversed(prompts):
+        if short > 0 and prompt.phase is Phase.COMPUTED and prompt.accept is None:
+            victims.append(prompt)
+            short -= len(prompt.pages)
+    return victims
+
+
 def plan(queue: Sequence[Prompt], room: Room) -> tuple[Chunk, ...]:
     """Chunks of the next pass, most urgent first. `queue` is in order, startable or running.
 
     A started prompt is never preempted: its pages are reserved whole. A prompt that finds no
-    pages is passed by smaller ones until it is overdue; then nobody starts before it.
+    pages is passed by smaller ones, unless decode has accepted it and it is overdue: then nobody
+    starts before it. (One that decode has not accepted must not stand before one that it has:
+    decode may wait for the latter before it accepts the former.)
     """
     chunks: list[Chunk] = []
     budget = room.budget_tokens
@@ -76,7 +101,7 @@ def plan(queue: Sequence[Prompt], room: Room) -> tuple[Chunk, ...]:
                 or unaccepted == 0  # one alone may always start
             )
             if not (may_start and fits):
-                may_start = may_start and prompt.due > room.now
+                may_start = may_start and not is_owed(prompt, room.now)
                 continue
             pages -= need
             unaccepted += need if prompt.accept is None else 0

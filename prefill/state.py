@@ -31,6 +31,7 @@ class Event(StrEnum):
     FETCHED = auto()  # the pull is final, whatever became of it
     COMPUTED = auto()  # the last chunk's step is done
     ANSWERED = auto()  # the same, and no sample goes on
+    SET_BACK = auto()  # its pages are needed by one that decode has accepted
     BROKEN = auto()  # a pass raised
     RELEASED = auto()  # decode has read all it will
     ENDED = auto()  # the gateway's End, or the gateway is gone
@@ -44,6 +45,7 @@ NEXT: dict[tuple[Phase, Event], Phase] = {
     (Phase.RUNNING, Event.ANSWERED): Phase.ANSWERED,
     (Phase.RUNNING, Event.BROKEN): Phase.FAILED,
     (Phase.COMPUTED, Event.RELEASED): Phase.RETIRED,  # decode answers for the tokens from here
+    (Phase.COMPUTED, Event.SET_BACK): Phase.WAITING,
     (Phase.WAITING, Event.ENDED): Phase.RETIRED,
     (Phase.FETCHING, Event.ENDED): Phase.RETIRED,  # the pages wait for the ticket's fence
     (Phase.RUNNING, Event.ENDED): Phase.RETIRED,  # the pages wait for the step's fence

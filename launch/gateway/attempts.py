@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from common.engine.events import Note, Send
 from common.errors import BatonError, Overloaded
 from common.ids import InstanceId, TransferId
-from common.messages import AnyMessage, End
+from common.messages import AnyMessage, End, Resume
 from launch.gateway.events import Admitted, GatewayAction, Rejected
 from launch.gateway.fleet import Fleet
 from launch.gateway.router import Demand
@@ -127,6 +127,7 @@ class Attempts:
         transfer.decode = hello(chosen.decode).peer
         transfer.decode_cached_tokens = chosen.decode_cached_tokens
         transfer.awaited = set(transfer.workers)
+        transfer.resumes = tuple(Resume(s.sample, tuple(s.outputs)) for s in transfer.live())
         transfer.prefill_over = False
         transfer.phase = Phase.SENT
         self._fleet.assign(transfer)

@@ -60,6 +60,7 @@ class Transfer:
     prefill: Peer | None = None
     decode: Peer | None = None
     decode_cached_tokens: int = 0
+    resumes: tuple[Resume, ...] = ()  # what the attempt started from, whatever has come since
     prefill_over: bool = False  # of this attempt: it has let go of it
     awaited: set[InstanceId] = field(default_factory=set[InstanceId])  # have not accepted yet
     troubled_since: float | None = None  # of the first failure without progress since
@@ -83,9 +84,6 @@ class Transfer:
     def live(self) -> list[Sample]:
         return [sample for sample in self.samples if not sample.over]
 
-    def resumes(self) -> tuple[Resume, ...]:
-        return tuple(Resume(s.sample, tuple(s.outputs)) for s in self.live())
-
     def prefill_message(self) -> Prefill:
         """For the current route, which has a prefill worker."""
         assert self.decode is not None
@@ -93,7 +91,7 @@ class Transfer:
             transfer=self.transfer,
             attempt=self.attempt,
             prompt=self.generate.prompt,
-            samples=self.resumes(),
+            samples=self.resumes,
             params=self.generate.params,
             decode=self.decode.instance,
             salt=self.generate.salt,
@@ -107,7 +105,7 @@ class Transfer:
             transfer=self.transfer,
             attempt=self.attempt,
             prompt=self.generate.prompt,
-            samples=self.resumes(),
+            samples=self.resumes,
             params=self.generate.params,
             prefill=self.prefill,
             salt=self.generate.salt,

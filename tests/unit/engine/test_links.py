@@ -117,8 +117,10 @@ def test_a_knock_makes_both_sides_up_and_messages_flow(start: Start) -> None:
     d, p = start("d"), start("p", Role.PREFILL)
     up(d, p)
     assert d.links.send(p.id, END, d.now)
-    run(d, p, until=lambda: bool(p.events))
+    assert p.links.send(d.id, BEAT, p.now)  # the one that was called can speak at once, too
+    run(d, p, until=lambda: bool(p.events) and bool(d.events))
     assert p.events == [Received(d.id, END)]
+    assert d.events == [Received(p.id, BEAT)]
     assert p.links.hello_of(d.id) == d.hello
     assert p.links.gateways == []
 

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from common.ids import InstanceId, TransferId
+from common.ids import InstanceId, PageId, TransferId
 from common.messages import Accept, Limits, Prefill, Resume, SamplingParams
-from prefill.scheduler import Refusal, Room, due_at, in_order, plan, refusal
+from prefill.scheduler import Refusal, Room, due_at, in_order, plan, refusal, to_set_back
 from prefill.state import Phase, Prompt
 
 ROOM = Room(
@@ -115,3 +115,30 @@ def test_what_will_never_fit_is_refused_for_good() -> None:
 def test_a_full_queue_says_when_to_come_again() -> None:
     assert refusal(10, [500, 500], LIMITS, 100.0) == Refusal("2 prompts of 2 wait", 10.0)
     assert refusal(10, [500, 500], LIMITS, 0.0) == Refusal("2 prompts of 2 wait", 1.0)
+
+
+def computed(name: str, n: int, *, accepted: bool, due: float) -> Prompt:
+    made = prompt(name, n, due=due, accepted=accepted)
+    made.phase, made.done, made.planned = Phase.COMPUTED, n, n
+    made.pages = [PageId(p) for p in range(n // 10)]
+    return made
+
+
+def test_an_owed_prompt_takes_pages_from_those_that_decode_has_not_accepted() -> None:
+    idle = [computed(name, 30, accepted=False, due=d) for d, name in enumerate("abc")]
+    read = computed("read", 30, accepted=True, due=9.0)
+    owed = prompt("owed", 80, due=4.0)
+    room = replace(ROOM, available_pages=4, now=5.0)
+    assert [p.transfer for p in to_set_back([*idle, owed, read], room)] == ["c", "b"]
+
+
+def test_nobody_is_set_back_before_somebody_is_owed() -> None:
+    idle = computed("a", 30, accepted=False, due=0.0)
+    room = replace(ROOM, available_pages=0, now=5.0)
+    assert to_set_back([idle, prompt("later", 30, due=6.0)], room) == []
+    assert to_set_back([idle, prompt("unaccepted", 30, accepted=False)], room) == []
+
+
+def test_one_that_decode_has_not_accepted_never_stands_before_one_that_it_has() -> None:
+    queue = [prompt("waits", 90, due=1.0, accepted=False), prompt("accepted", 10, due=2.0)]
+    assert ends(queue, replace(ROOM, available_pages=5, now=3.0)) == [("accepted", 10)]
