@@ -134,7 +134,7 @@ class Cluster:
         self.shape = shape
         self.random = random.Random(seed)
         self.now = 0.0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
         self._last_arrival: dict[tuple[InstanceId, InstanceId], float] = {}
         self.lossy = True
@@ -156,7 +156,7 @@ class Cluster:
 
     # --- time --------------------------------------------------------------------------------
 
-    def at(self, delay_s: float, what: Callable[[], None]) -> None:
+    def at(self, delay_s: float, what: Callable[[], object]) -> None:
         self._count += 1
         heapq.heappush(self._queue, (self.now + delay_s, self._count, what))
 

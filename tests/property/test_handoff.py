@@ -117,7 +117,7 @@ def test_the_second_turn_computes_only_what_is_new() -> None:
     cluster.run(10.0, until=lambda: "second" in cluster.finished)
     check_answers(cluster, [second])
     # 40 + 20 tokens have KV, 60 of them in full pages of 4; the 21st answer token had none yet.
-    assert cluster.cached["second"] == 60
+    assert cluster.cached[second.request] == 60
     assert cluster.rows - rows <= len(second.prompt) - 60 + 1
 
 
