@@ -61,7 +61,7 @@ class Passes:
         for prompt in to_set_back(in_order(prompts), self._room(prompts, now)):
             prompt.on(Moved.SET_BACK)
             self._compute.give_back(prompt)
-            prompt.scored = []
+            prompt.scored, prompt.handed = [], ()
         candidates = in_order(p for p in prompts if self._may_run(p, now))
         ready: list[Chunk] = []
         for chunk in plan(candidates, self._room(prompts, now)):

@@ -29,7 +29,7 @@ from common.engine.events import (
     TicketFinal,
 )
 from common.engine.plan import Drawn, PassPlan, PassResult
-from common.ids import HostId, InstanceId, PageId, Role, TransferId
+from common.ids import HostId, InstanceId, PageHash, PageId, Role, TransferId
 from common.kv.pages import PagePool
 from common.kv.prefix import page_hashes
 from common.messages import (
@@ -72,6 +72,20 @@ def expected(generate: Generate, sample: int) -> list[int]:
         if token in params.end_token_ids:
             break
     return outputs
+
+
+class CheckedPool(PagePool):
+    """A pool that sees what it publishes: equal hashes must mean equal content, in all pools."""
+
+    def __init__(self, device: "Device", meaning: dict[PageHash, bytes]) -> None:
+        super().__init__(len(device.slots), device.generations)
+        self._device = device
+        self._meaning = meaning
+
+    def publish(self, page: PageId, page_hash: PageHash) -> bool:
+        content = self._device.slots[page].tobytes()
+        assert self._meaning.setdefault(page_hash, content) == content, f"page {page}"
+        return super().publish(page, page_hash)
 
 
 class Device:
@@ -143,6 +157,7 @@ class Cluster:
             GatewayOptions(), lambda: TransferId(f"t{self.random.getrandbits(64):016x}")
         )
         self._gateway_wake: float | None = None
+        self._meaning: dict[PageHash, bytes] = {}
         self.workers: dict[InstanceId, Worker] = {}
         self.answers: dict[tuple[RequestId, int], list[int]] = {}
         self.cached: dict[RequestId, int] = {}
@@ -187,7 +202,7 @@ class Cluster:
         n_pages = shape.prefill_pages if role is Role.PREFILL else shape.decode_pages
         instance = InstanceId(f"{role}-{len(self.workers)}")
         device = Device(n_pages, shape.page_tokens)
-        pool = PagePool(n_pages, device.generations)
+        pool = CheckedPool(device, self._meaning)
         limits = Limits(
             n_pages=n_pages,
             page_tokens=shape.page_tokens,
