@@ -1,0 +1,356 @@
+"""Sequences become tokens: finding a prefix, growing, forking, giving way, passes and their commit.
+
+Owns every hold that a sample's table has; what is on its way from a prefill worker is
+`decode.intake`'s. Sends nothing and tells nobody but the request log.
+"""
+
+from bisect import insort
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from common.engine.plan import Drawn, PassResult
+from common.errors import InvariantBroken
+from common.ids import InstanceId, PageHash, PageId, StepId, TransferId
+from common.kv.pages import PagePool
+from common.kv.prefix import PendingPages, page_hashes
+from common.messages import Limits
+from common.stopping import token_rules
+from decode.passes import Pass, Row, build
+from decode.scheduler import Budget, Room, fits, need, turns, victim
+from decode.state import Phase, Sample, Table, Transfer, Who, step_fence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeOptions:
+    """What the operator set for this worker, beside its limits."""
+
+    fingerprint: str  # of the model: the root of every page's name
+    chunk_tokens: int
+    enable_prefix_caching: bool = True
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A pass being composed."""
+
+    step: StepId
+    parked: tuple[Sample, ...]
+    spare: int  # pages that are available and promised to nobody
+    rows: list[Row] = field(default_factory=list[Row])
+    copies: list[tuple[PageId, PageId]] = field(default_factory=list[tuple[PageId, PageId]])
+
+
+class Compute:
+    """The pool as the sequences of one worker use it."""
+
+    def __init__(self, limits: Limits, pool: PagePool, options: DecodeOptions) -> None:
+        self.pool = pool
+        self.pending: PendingPages[Who] = PendingPages()
+        self.active: list[Sample] = []  # they have pages; oldest first
+        self.waiting: list[Sample] = []  # they are to be (re)computed when there is room; the same
+        self.arriving: dict[TransferId, Transfer] = {}  # room is set aside in their trunks
+        self._preempted: list[Sample] = []  # not told yet
+        self._limits = limits
+        self._options = options
+        self._budget = Budget(
+            budget_tokens=limits.max_num_batched_tokens,
+            chunk_tokens=options.chunk_tokens,
+            max_num_seqs=limits.max_num_seqs,
+        )
+
+    # --- room --------------------------------------------------------------------------------
+
+    def room(self) -> Room:
+        kept = [(s.transfer, len(s.table.pages), s.table.claim) for s in self.active]
+        kept += [(t, len(t.pages), t.trunk.claim) for t in self.arriving.values()]
+        rest = (t.whole_pages - n_pages - claim for t, n_pages, claim in kept)
+        return Room(
+            available_pages=self.pool.n_available,
+            claimed_pages=sum(claim for _, _, claim in kept),
+            rest_pages=max(rest, default=0),
+            n_seqs=len(self.active) + sum(len(t.samples) for t in self.arriving.values()),
+            max_num_seqs=self._limits.max_num_seqs,
+        )
+
+    def claim(
+        self, transfer: Transfer, hashes: Sequence[PageHash], n_tokens: int, n_samples: int
+    ) -> Table | None:
+        """Pin what is here of `hashes` and set room aside for the rest. None: not yet.
+
+        Shared before it is counted: a cached page that is pinned can no longer be had.
+        """
+        found = self.pool.longest_prefix(hashes)
+        wanted = need(transfer, n_tokens, n_samples, shared=len(found), limits=self._limits)
+        room = self.room()
+        if not fits(wanted, room):
+            return None
+        for page in found:
+            self.pool.share(page)
+        if not fits(wanted, replace(room, available_pages=self.pool.n_available)):
+            self.pool.give_back(found)
+            return None
+        n_kv = len(found) * self._limits.page_tokens
+        return Table(list(found), n_kv, len(found), wanted.claim_pages)
+
+    def names(self, tokens: Sequence[int], salt: str) -> tuple[PageHash, ...]:
+        """Hashes of the full pages; none where nothing is cached."""
+        if not self._options.enable_prefix_caching:
+            return ()
+        return page_hashes(
+            tokens, self._limits.page_tokens, fingerprint=self._options.fingerprint, salt=salt
+        )
+
+    # --- joining and leaving -----------------------------------------------------------------
+
+    def wait(self, sample: Sample) -> None:
+        """It is to be computed from its tokens as soon as there is room."""
+        sample.waiting = True
+        insort(self.waiting, sample, key=_age)
+
+    def start(self, sample: Sample) -> bool:
+        """Let a waiting sample in; what is here of its prefix is not computed. False: not yet."""
+        self._name(sample, sample.n_tokens)
+        found = sample.hashes[: self._reusable(sample)]
+        n_samples = 1 + len(sample.followers)
+        table = self.claim(sample.transfer, found, sample.n_tokens, n_samples)
+        if table is None:
+            return False
+        self.waiting.remove(sample)
+        sample.waiting = False
+        sample.table = table
+        if not sample.preempted:
+            sample.cached = table.n_kv
+        insort(self.active, sample, key=_age)
+        return True
+
+    def join(self, transfer: Transfer) -> None:
+        """Every page of the prompt is in the trunk: its samples go on from there."""
+        for sample in transfer.samples:
+            sample.hashes = list(transfer.hashes)
+        trunk, transfer.trunk = transfer.trunk, Table()
+        self._fork(trunk, trunk.claim, [s for s in transfer.samples if s.finish is None])
+        self.pool.give_back(trunk.pages)
+
+    def _fork(self, source: Table, claim: int, samples: Iterable[Sample]) -> None:
+        """The samples share the pages; what is left of the claim is for what each says next."""
+        for sample in samples:
+            for page in source.pages:
+                self.pool.share(page)
+            own = min(1, claim)
+            claim -= own
+            sample.table = Table(list(source.pages), source.n_kv, source.n_published, own)
+            insort(self.active, sample, key=_age)
+
+    def leave(self, sample: Sample) -> None:
+        """The one exit: whatever ended or stopped it, its pages come back here."""
+        if sample.waiting:
+            self.waiting.remove(sample)
+            sample.waiting = False
+        elif sample.table.pages or sample.table.claim:
+            self.active.remove(sample)
+        self.pending.failed(sample.who)
+        fence = None if sample.step is None else step_fence(sample.step)
+        self.pool.give_back(sample.table.pages, fence=fence)
+        sample.table = Table()
+
+    def _preempt(self, sample: Sample) -> None:
+        """What it published stays findable; the rest is computed again."""
+        self.leave(sample)
+        if sample.scores:
+            sample.transfer.scored.clear()
+        sample.preempted = True
+        self.wait(sample)
+        self._preempted.append(sample)
+
+    def take_preempted(self) -> list[Sample]:
+        """Those that had to give way since the last call."""
+        preempted, self._preempted = self._preempted, []
+        return preempted
+
+    # --- passes ------------------------------------------------------------------------------
+
+    def compose(self, credit: Mapping[InstanceId, int], step: StepId) -> Pass | None:
+        """The next pass, its pages taken. None: nothing can run. No other pass may be running."""
+        ready = [s for s in self.active if s.table.n_kv + 1 == s.n_tokens or self._catch_up(s)]
+        if not ready:
+            return None
+        chosen = turns(ready, credit, self._budget)
+        room = self.room()
+        draft = _Draft(step, chosen.parked, room.available_pages - room.claimed_pages)
+        for sample, n_tokens in chosen.rows:
+            if not sample.waiting and not self._is_coming(sample):
+                self._enter(draft, sample, n_tokens)
+        if not draft.rows:
+            return None
+        for row in draft.rows:
+            row.sample.step = step
+        return build(draft.rows, draft.copies, self._limits.page_tokens)
+
+    def _catch_up(self, sample: Sample) -> bool:
+        """Share what has turned up of its prefix. False: the next page is on its way."""
+        table = sample.table
+        page_tokens = self._limits.page_tokens
+        reusable = self._reusable(sample)
+        while table.n_kv % page_tokens == 0 and len(table.pages) < reusable and table.claim:
+            page = self.pool.lookup(sample.hashes[len(table.pages)])
+            if page is None:
+                break
+            self.pool.share(page)
+            table.pages.append(page)
+            table.claim -= 1
+            table.n_kv += page_tokens
+            table.n_published = len(table.pages)
+            if not sample.preempted:
+                sample.cached = table.n_kv
+        return not self._is_coming(sample)
+
+    def _is_coming(self, sample: Sample) -> bool:
+        """Somebody else is computing or pulling the next page that it could share."""
+        table = sample.table
+        at = len(table.pages)
+        if at >= self._reusable(sample) or table.n_kv % self._limits.page_tokens:
+            return False
+        return self.pending.bringer(sample.hashes[at]) not in (None, sample.who)
+
+    def _reusable(self, sample: Sample) -> int:
+        """Leading pages that need not be computed: the last token's logits are always needed."""
+        if sample.scores:
+            return 0
+        return min((sample.n_tokens - 1) // self._limits.page_tokens, len(sample.hashes))
+
+    def _enter(self, draft: _Draft, sample: Sample, n_tokens: int) -> None:
+        """Give the sample a row, if the pages for it can be had."""
+        table = sample.table
+        page_tokens = self._limits.page_tokens
+        end = table.n_kv + n_tokens
+        tail = table.n_kv // page_tokens
+        forked = tail < len(table.pages) and self.pool.refcount(table.pages[tail]) > 1
+        n_new = -(-end // page_tokens) - len(table.pages)
+        if (n_new or forked) and not self._make_room(draft, sample, n_new + forked):
+            return
+        if forked:
+            self._copy_tail(draft, table)
+        table.pages += self.pool.take(n_new)
+        if n_tokens > 1 or end < sample.n_tokens:
+            for page_hash in sample.hashes[table.n_kv // page_tokens : end // page_tokens]:
+                self.pending.claim(page_hash, sample.who)
+        draws = (sample, *sample.followers) if end == sample.n_tokens else ()
+        draft.rows.append(Row(sample, table.n_kv, end, draws))
+
+    def _make_room(self, draft: _Draft, sample: Sample, n_pages: int) -> bool:
+        promised = min(n_pages, sample.table.claim)
+        while draft.spare < n_pages - promised:
+            loser = victim(self.active, sample, draft.parked)
+            if loser is None:
+                return False
+            self._preempt(loser)
+            room = self.room()
+            draft.spare = room.available_pages - room.claimed_pages
+        sample.table.claim -= promised
+        draft.spare -= n_pages - promised
+        return True
+
+    def _copy_tail(self, draft: _Draft, table: Table) -> None:
+        """Siblings share the page it is about to write: it gets its own."""
+        shared = table.pages[-1]
+        (own,) = self.pool.take(1)
+        draft.copies.append((shared, own))
+        self.pool.give_back([shared], fence=step_fence(draft.step))
+        table.pages[-1] = own
+
+    def commit(self, done: Pass, result: PassResult) -> list[Sample]:
+        """The pass is final. Returns the live samples that have a new token."""
+        drawn, scored = iter(result.drawn), iter(result.scores)
+        further: list[Sample] = []
+        for row in done.rows:
+            new = [next(drawn) for _ in row.draws]
+            scores = next(scored) if row.scores else ()
+            if row.sample.transfer.phase is Phase.RUNNING:
+                row.sample.transfer.scored += scores
+                self._advance(row, new)
+                further += row.draws
+        return further
+
+    def _advance(self, row: Row, new: Sequence[Drawn]) -> None:
+        sample, table = row.sample, row.sample.table
+        sample.step = None
+        table.n_kv = row.end
+        self._publish(sample)
+        for drawing, drawn in zip(row.draws, new, strict=True):
+            self._append(drawing, drawn)
+        if row.draws and sample.transfer.cached is None:
+            sample.transfer.cached = sample.cached
+        if sample.followers and row.draws:
+            self._let_followers_go(sample)
+        for drawing in row.draws:
+            if drawing.finish is not None:
+                self.leave(drawing)
+
+    def _let_followers_go(self, sample: Sample) -> None:
+        """The prompt that they share is computed, and each has its first token."""
+        table = sample.table
+        left, table.claim = table.claim, 0
+        if sample.finish is None:
+            table.claim = min(1, left)
+        following, sample.followers = sample.followers, []
+        going = [s for s in following if s.finish is None]
+        for other in going:
+            other.hashes = list(sample.hashes)
+        self._fork(table, left - table.claim, going)
+
+    def _append(self, sample: Sample, drawn: Drawn) -> None:
+        sample.outputs = (*sample.outputs, drawn.token)
+        if drawn.logprob is not None:
+            sample.logprobs.append(drawn.logprob)
+        sample.finish = token_rules(
+            sample.params,
+            len(sample.outputs),
+            drawn.token,
+            n_prompt=len(sample.prompt),
+            max_model_len=self._limits.max_model_len,
+        )
+
+    def _publish(self, sample: Sample) -> None:
+        """Pages that are full of written KV can be found from now on."""
+        table = sample.table
+        n_full = table.n_kv // self._limits.page_tokens
+        if n_full == table.n_published:
+            return
+        self._name(sample, table.n_kv)
+        for at in range(table.n_published, min(n_full, len(sample.hashes))):
+            self.pool.publish(table.pages[at], sample.hashes[at])
+            self.pending.done(sample.hashes[at])
+        table.n_published = n_full
+
+    def _name(self, sample: Sample, n_tokens: int) -> None:
+        """Bring the hashes up to the full pages of the first `n_tokens` tokens."""
+        page_tokens = self._limits.page_tokens
+        known, n_full = len(sample.hashes), n_tokens // page_tokens
+        if n_full <= known or not self._options.enable_prefix_caching:
+            return
+        sample.hashes += page_hashes(
+            sample.tokens(known * page_tokens, n_full * page_tokens),
+            page_tokens,
+            fingerprint=self._options.fingerprint,
+            salt=sample.transfer.request.salt,
+            parent=sample.hashes[-1] if known else None,
+        )
+
+    def check(self) -> None:
+        """Raise InvariantBroken unless promises can be kept and the lists are what they say."""
+        room = self.room()
+        if room.claimed_pages > room.available_pages:
+            raise InvariantBroken(
+                f"{room.claimed_pages} pages promised, {room.available_pages} available"
+            )
+        for samples in (self.active, self.waiting):
+            if samples != sorted(samples, key=_age):
+                raise InvariantBroken("a queue is out of order")
+        if any(s.waiting or s.finish for s in self.active) or not all(
+            s.waiting and not s.table.pages for s in self.waiting
+        ):
+            raise InvariantBroken("a sample is in the wrong queue")
+
+
+def _age(sample: Sample) -> tuple[int, int]:
+    return sample.age

@@ -1,0 +1,361 @@
+"""The decode worker's decisions: `DecodeCore.step(now, events) -> Decision`.
+
+Takes transfers from gateways, sets room aside, pulls their pages while prefill still computes,
+batches all sequences into one pass a step, and sends tokens straight to the gateways, which it
+keeps until they are acknowledged. It can compute prompts itself. It never opens an attempt and
+never changes path on its own.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.engine.events import (
+    Decision,
+    Drain,
+    Event,
+    Launch,
+    PeerBarred,
+    PeerDown,
+    PeerUp,
+    Received,
+    StepDone,
+    StepFailed,
+    TicketFinal,
+)
+from common.engine.reports import Load, Peers, Pulse, Snapshots
+from common.errors import InvariantBroken
+from common.ids import InstanceId, PageId, Role, StepId
+from common.kv.pages import PagePool
+from common.messages import (
+    AnyMessage,
+    End,
+    Expect,
+    FailureKind,
+    Gone,
+    Handoff,
+    Heartbeat,
+    Limits,
+    Listed,
+    PagesReady,
+    Refused,
+    Release,
+    Resync,
+    TokensAck,
+)
+from decode.compute import Compute, DecodeOptions
+from decode.intake import Intake
+from decode.outgoing import Outgoing, line
+from decode.passes import Pass
+from decode.scheduler import RETRY_MIN_S, Refusal, refusal
+from decode.state import ARRIVING, Key, Phase, Sample, step_fence
+from decode.transfers import Transfers
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The unanswered Launch."""
+
+    step: StepId
+    work: Pass
+
+
+class DecodeCore:
+    """Single owner of a decode worker's state. Deterministic: same events, same actions."""
+
+    def __init__(self, limits: Limits, pool: PagePool, options: DecodeOptions) -> None:
+        self._limits = limits
+        self._pool = pool
+        self._peers = Peers()
+        self._outgoing = Outgoing()
+        self._compute = Compute(limits, pool, options)
+        self._intake = Intake(
+            self._compute, self._outgoing, self._peers, page_tokens=limits.page_tokens
+        )
+        self._transfers = Transfers(self._compute, self._intake, self._outgoing)
+        self._running: _Running | None = None
+        self._next_step = 0
+        self._draining = False
+        self._pulse = Pulse()
+        self._snapshots = Snapshots(pool, self._pulse)
+        self._was_idle = True
+        self.stale_messages = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is owed to anybody: a draining process may exit."""
+        return not self._transfers and self._running is None and self._intake.idle
+
+    def step(self, now: float, events: Sequence[Event]) -> Decision:
+        """Take the events in; decide. Never raises for what a peer sent."""
+        for event in events:
+            self._take(event, now)
+        self._intake.admit(now)
+        self._intake.fetch_waiting()
+        self._intake.knock(now)
+        if self._running is None:
+            self._launch(now)
+        if events:
+            self._snapshots.touch(now)
+        self._report(now)
+        return Decision(self._outgoing.drain(), self._wake_at())
+
+    # --- events ------------------------------------------------------------------------------
+
+    def _take(self, event: Event, now: float) -> None:
+        match event:
+            case Received(sender, message):
+                self._receive(sender, message, now)
+            case StepDone() | StepFailed():
+                self._step_final(event, now)
+            case TicketFinal(ticket, ok, detail):
+                broken = self._intake.ticket_final(ticket, ok=ok)
+                if broken is not None:
+                    self._transfers.fail(broken, FailureKind.TRANSFER, detail)
+            case PeerUp():
+                self._peer_up(event, now)
+            case PeerDown(instance):
+                self._peer_down(instance)
+            case PeerBarred():
+                self._peer_barred(event)
+            case Drain():
+                self._draining = True
+
+    def _receive(self, sender: InstanceId, message: AnyMessage, now: float) -> None:
+        match message:
+            case Expect():
+                self._expect(sender, message)
+            case End():
+                self._ended(message)
+            case TokensAck():
+                self._acknowledged(sender, message)
+            case PagesReady() | Handoff():
+                self._from_prefill(sender, message)
+            case Gone():
+                self._gone(sender, message)
+            case Heartbeat():
+                self._digest(sender, message)
+            case Resync():
+                self._snapshots.add(sender, now)
+            case _:  # who lives is the shell's to know; the rest is not said to decode
+                pass
+
+    def _expect(self, gateway: InstanceId, request: Expect) -> None:
+        known = self._transfers.get(request.transfer)
+        if known is not None and known.request.attempt > request.attempt:
+            self.stale_messages += 1
+            return
+        if known is not None and known.request.attempt < request.attempt:
+            self._transfers.end(known)
+            known = None
+        if known is None:
+            reason = refusal(
+                request, tuple(self._intake.queued.values()), self._limits, self._pulse.step_s
+            )
+            if self._draining and (reason is None or reason.retry_after_s is not None):
+                reason = Refusal("draining", RETRY_MIN_S)
+            if reason is not None:
+                self._refuse(gateway, request, reason)
+                return
+            known = self._transfers.queue(gateway, request)
+        self._outgoing.accepted(known)
+        self._outgoing.failed(known)
+
+    def _refuse(self, gateway: InstanceId, request: Expect, reason: Refusal) -> None:
+        answer = Refused(
+            transfer=request.transfer,
+            attempt=request.attempt,
+            reason=reason.text,
+            retry_after_s=reason.retry_after_s,
+        )
+        self._outgoing.send(gateway, answer)
+
+    def _ended(self, message: End) -> None:
+        transfer = self._transfers.get(message.transfer)
+        if transfer is not None and transfer.request.attempt <= message.attempt:
+            self._transfers.end(transfer)
+
+    def _acknowledged(self, sender: InstanceId, message: TokensAck) -> None:
+        for ack in message.acks:
+            transfer = self._transfers.asked_by(sender, (ack.transfer, ack.attempt))
+            if transfer is None:
+                continue
+            for sample in transfer.samples:
+                if sample.number == ack.sample:
+                    self._outgoing.acknowledge(sample, ack.next_index)
+
+    def _from_prefill(self, sender: InstanceId, message: PagesReady | Handoff) -> None:
+        """Prefill speaks only of what was accepted: what is not known here was forgotten."""
+        transfer = self._transfers.read_from(sender, (message.transfer, message.attempt))
+        if transfer is None or transfer.phase not in ARRIVING:
+            self.stale_messages += 1
+            release = Release(transfer=message.transfer, attempt=message.attempt)
+            self._outgoing.send(sender, release)
+        elif isinstance(message, PagesReady):
+            self._intake.pages_ready(transfer, message)
+        elif transfer.phase is not Phase.HANDED:
+            wrong = self._intake.handoff(transfer, message)
+            if wrong is not None:
+                self._transfers.fail(transfer, FailureKind.TRANSFER, wrong)
+            else:
+                self._transfers.finish_if_said(transfer)
+
+    def _gone(self, sender: InstanceId, message: Gone) -> None:
+        key = (message.transfer, message.attempt)
+        known = self._transfers.asked_by(sender, key)
+        if known is not None:
+            self._transfers.end(known)
+            return
+        transfer = self._transfers.read_from(sender, key)
+        if transfer is not None and transfer.phase is Phase.PULLING:
+            self._transfers.fail(
+                transfer, FailureKind.PREFILL_LOST, "the prefill side has forgotten it"
+            )
+
+    def _peer_up(self, event: PeerUp, now: float) -> None:
+        instance = event.hello.peer.instance
+        self._peers.up(event.hello, now)
+        if self._peers.is_gateway(instance):
+            self._snapshots.add(instance, now)
+        self._intake.peer_up(instance, now)
+
+    def _peer_barred(self, event: PeerBarred) -> None:
+        for transfer in self._intake.barred(event.instance):
+            self._transfers.fail(transfer, FailureKind.TRANSFER, event.detail)
+
+    def _peer_down(self, instance: InstanceId) -> None:
+        self._peers.down(instance)
+        self._snapshots.drop(instance)
+        self._intake.peer_down(instance)
+        for transfer in self._transfers.of_gateway(instance):
+            self._transfers.end(transfer)
+        self._outgoing.drop(instance)
+
+    # --- digests -----------------------------------------------------------------------------
+
+    def _digest(self, sender: InstanceId, heartbeat: Heartbeat) -> None:
+        """What the peer lists, against what is here: every difference is resolved by rule."""
+        listed = {(row.transfer, row.attempt): row for row in heartbeat.transfers}
+        hello = self._peers.get(sender)
+        if hello is None:
+            return
+        if hello.peer.role is Role.GATEWAY:
+            self._outgoing.credit(sender, heartbeat.credit_tokens)
+            self._digest_of_gateway(sender, listed)
+        else:
+            self._digest_of_prefill(sender, listed)
+
+    def _digest_of_gateway(self, gateway: InstanceId, listed: dict[Key, Listed]) -> None:
+        for transfer in self._transfers.of_gateway(gateway):
+            row = listed.pop(transfer.key, None)
+            if row is None:
+                self._transfers.end(transfer)
+                continue
+            self._outgoing.failed(transfer)
+            had = dict(row.next_index)
+            for sample in transfer.samples:
+                if sample.number in had:
+                    self._outgoing.listed(sample, had[sample.number])
+        for transfer, attempt in listed:
+            self._outgoing.send(gateway, Gone(transfer=transfer, attempt=attempt))
+
+    def _digest_of_prefill(self, prefill: InstanceId, listed: dict[Key, Listed]) -> None:
+        for key in listed:
+            transfer = self._transfers.read_from(prefill, key)
+            if transfer is None:
+                self._outgoing.send(prefill, Release(transfer=key[0], attempt=key[1]))
+            elif transfer.released:
+                self._outgoing.release(transfer, again=True)
+
+    # --- passes ------------------------------------------------------------------------------
+
+    def _launch(self, now: float) -> None:
+        step = StepId(self._next_step)
+        work = self._compute.compose(self._outgoing.credit_left(), step)
+        for sample in self._compute.take_preempted():
+            self._outgoing.note(sample.transfer, "preempted", sample=sample.number)
+        if work is None:
+            return
+        self._next_step += 1
+        self._running = _Running(step, work)
+        self._pulse.begin(step, work.plan.n_rows, now)
+        self._outgoing.act(Launch(step, work.plan))
+
+    def _step_final(self, event: StepDone | StepFailed, now: float) -> None:
+        running, self._running = self._running, None
+        if running is None or running.step != event.step:
+            raise InvariantBroken(f"step {event.step} is final and was not running")
+        self._pulse.end(now)
+        if isinstance(event, StepDone):
+            for sample in self._compute.commit(running.work, event.result):
+                self._say(sample)
+        else:  # what it wrote was not published, and is not going to be
+            for transfer in [row.sample.transfer for row in running.work.rows]:
+                if transfer.phase is Phase.RUNNING:
+                    self._transfers.fail(transfer, FailureKind.COMPUTE, event.detail)
+        self._pool.fence_final(step_fence(event.step))
+
+    def _say(self, sample: Sample) -> None:
+        transfer = sample.transfer
+        if transfer.request.prefill is None and sample.sent == sample.first_index:
+            cached_tokens = transfer.cached or 0
+            self._outgoing.note(transfer, "context_end", cached_tokens=cached_tokens)
+            self._outgoing.note(transfer, "decoding_begin", sample=sample.number)
+        self._outgoing.deliver(sample)
+        if sample.finish is not None:
+            self._transfers.finish_if_said(transfer)
+
+    # --- the timer ---------------------------------------------------------------------------
+
+    def _report(self, now: float) -> None:
+        for peer in self._peers.owed(now):
+            beat = Heartbeat(transfers=self._lines(peer), progress=self._pulse.progress(now))
+            self._outgoing.send(peer, beat)
+            self._peers.beaten(peer, now, busy=bool(beat.transfers))
+        load = self._load()
+        if self._was_idle and load.running:
+            self._snapshots.due = now
+        self._was_idle = not load.running
+        for gateway, snapshot in self._snapshots.take(now, load):
+            self._outgoing.send(gateway, snapshot)
+
+    def _lines(self, peer: InstanceId) -> tuple[Listed, ...]:
+        """The digest of what is shared with that peer; to a prefill side it renews the leases."""
+        if self._peers.is_gateway(peer):
+            return tuple(line(t, to_gateway=True) for t in self._transfers.of_gateway(peer))
+        return tuple(
+            line(t, to_gateway=False)
+            for t in self._transfers.all
+            if t.accepted and not t.released and self._transfers.read_from(peer, t.key) is t
+        )
+
+    def _load(self) -> Load:
+        compute = self._compute
+        local = [t for t in self._intake.queued.values() if t.request.prefill is None]
+        to_compute = sum(t.n_tokens for t in local)
+        to_compute += sum(s.gap - 1 for s in (*compute.active, *compute.waiting))
+        return Load(
+            running=compute.room().n_seqs,
+            waiting=len(self._intake.queued) + len(compute.waiting),
+            queued_tokens=to_compute,
+        )
+
+    def _wake_at(self) -> float | None:
+        times = (self._peers.next_due, self._snapshots.due, self._intake.wake_at)
+        return min((at for at in times if at is not None), default=None)
+
+    def check(self) -> None:
+        """Raise InvariantBroken unless the laws hold. O(pages + samples): for tests."""
+        self._pool.check()
+        known: Counter[PageId] = Counter()
+        for transfer in self._transfers.all:
+            known.update(transfer.pages)
+            for sample in transfer.samples:
+                known.update(sample.table.pages)
+        for page in map(PageId, range(self._pool.n_pages)):
+            if self._pool.refcount(page) != known[page]:
+                raise InvariantBroken(
+                    f"page {page}: {self._pool.refcount(page)} holds, {known[page]} known"
+                )
+        self._compute.check()
+        self._outgoing.check(self._transfers.all)

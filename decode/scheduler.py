@@ -1,0 +1,167 @@
+"""Who is let in, what the next pass computes, who must give way. Pure policy: records are read,
+answers returned, nothing changed.
+
+Decode never waits for prefill, and pools cannot deadlock, by one rule: room is let out only while
+the admitted sequence that still needs most could be finished beside all room that is promised.
+What running sequences take beyond that, the older can take back from the younger.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from common.ids import InstanceId
+from common.kv.layout import pages_for
+from common.messages import Expect, Limits
+from decode.state import Sample, Transfer
+
+LOOKAHEAD = 4  # handoffs may be in flight for 1/4 more sequences than a pass takes
+RETRY_MIN_S = 1.0
+RETRY_MAX_S = 60.0
+
+
+def whole_tokens(request: Expect) -> int:
+    """Of the longest sample that says all it may. `max_tokens` counts the outputs of earlier
+    attempts, as the sampling parameters do everywhere."""
+    n_outputs = max(len(sample.outputs) for sample in request.samples)
+    return len(request.prompt) + max(request.params.max_tokens, n_outputs + 1)
+
+
+def whole_pages(request: Expect, page_tokens: int) -> int:
+    """The same in pages: the KV of the last token is never written."""
+    return pages_for(whole_tokens(request) - 1, page_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a request asks of the pool."""
+
+    claim_pages: int  # to be set aside now, beside what it shares
+    rest_pages: int  # more that one of its samples takes until it has said all it may
+    n_seqs: int
+
+
+def need(transfer: Transfer, n_tokens: int, n_samples: int, *, shared: int, limits: Limits) -> Need:
+    """Room for `n_tokens` tokens, of which `shared` leading pages are here, and the next one.
+
+    The samples share all full pages; each but the first needs a page for what it says next. A
+    pool too small for them all is asked for less: then samples are preempted, and come back.
+    """
+    page_tokens = limits.page_tokens
+    whole = transfer.whole_pages
+    first = min(pages_for(n_tokens + 1, page_tokens), whole)
+    others = n_samples - 1 if transfer.request.params.max_tokens > 1 else 0
+    claim = min(first + others, limits.n_pages - (whole - first))
+    return Need(claim_pages=claim - shared, rest_pages=whole - first, n_seqs=n_samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the pool has, and what it owes to those it has let in."""
+
+    available_pages: int  # free, or cached and evictable
+    claimed_pages: int  # of these, promised and not taken yet
+    rest_pages: int  # the most that one of those let in still needs beyond its claim
+    n_seqs: int  # let in
+    max_num_seqs: int  # of a pass
+
+
+def fits(need: Need, room: Room) -> bool:
+    """The forecast. One request alone is let in however many samples it has."""
+    max_seqs = room.max_num_seqs + -(-room.max_num_seqs // LOOKAHEAD)
+    if room.n_seqs and room.n_seqs + need.n_seqs > max_seqs:
+        return False
+    kept = max(room.rest_pages, need.rest_pages)
+    return need.claim_pages + kept <= room.available_pages - room.claimed_pages
+
+
+def in_order(transfers: Sequence[Transfer]) -> list[Transfer]:
+    """Of queued ones: recovering before new, first come first served."""
+    return sorted(transfers, key=lambda t: (t.request.attempt == 1, t.arrival))
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What the next pass would compute if pages were no matter."""
+
+    rows: tuple[tuple[Sample, int], ...]  # (sample, tokens), oldest first
+    parked: tuple[Sample, ...]  # their gateway has given no credit for another token
+
+
+def turns(ready: Sequence[Sample], credit: Mapping[InstanceId, int], room: "Budget") -> Turns:
+    """Every sequence advances by a token, the oldest first; prompts share what is left over.
+
+    `ready` is oldest first. `credit`: tokens that may still be sent to each gateway; a request's
+    samples draw together, so that the last one let in may pass it by their number.
+    """
+    left = dict(credit)
+    chosen: list[Sample] = []
+    parked: list[Sample] = []
+    for sample in ready:
+        if len(chosen) == min(room.max_num_seqs, room.budget_tokens):
+            break
+        gateway = sample.transfer.gateway
+        if sample.gap <= room.chunk_tokens:  # it may draw
+            if left[gateway] <= 0:
+                parked.append(sample)
+                continue
+            left[gateway] -= 1 + len(sample.followers)
+        chosen.append(sample)
+    spare = room.budget_tokens - len(chosen)
+    rows: list[tuple[Sample, int]] = []
+    for sample in chosen:
+        more = min(spare, room.chunk_tokens - 1, sample.gap - 1)
+        spare -= more
+        rows.append((sample, 1 + more))
+    return Turns(tuple(rows), tuple(parked))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Bounds of one pass."""
+
+    budget_tokens: int
+    chunk_tokens: int  # of one prompt
+    max_num_seqs: int
+
+
+def victim(active: Sequence[Sample], wants: Sample, parked: Sequence[Sample]) -> Sample | None:
+    """Whose pages `wants` may have: the youngest parked one's, else the youngest's if younger.
+
+    None: `wants` must wait, for older ones to finish or for pages on their way out. So the oldest
+    that can run is never held up by another sequence.
+    """
+    for sample in reversed(parked):
+        if not sample.waiting:
+            return sample
+    youngest = active[-1]
+    return youngest if youngest.age > wants.age else None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not queued; when to come again (None: it will never fit)."""
+
+    text: str
+    retry_after_s: float | None
+
+
+def refusal(
+    request: Expect, waiting: Sequence[Transfer], limits: Limits, step_s: float
+) -> Refusal | None:
+    """Whether a request must be refused before any work is done for it."""
+    whole = whole_tokens(request)
+    if whole > limits.max_model_len:
+        return Refusal(f"{whole} tokens of {limits.max_model_len} that fit the context", None)
+    pages = whole_pages(request, limits.page_tokens)
+    if pages > limits.n_pages:
+        return Refusal(f"{pages} pages of {limits.n_pages} that the KV cache has", None)
+    if len(waiting) >= limits.max_waiting:
+        text = f"{len(waiting)} requests of {limits.max_waiting} wait"
+        return Refusal(text, retry_after_s(waiting, limits, step_s))
+    return None
+
+
+def retry_after_s(waiting: Sequence[Transfer], limits: Limits, step_s: float) -> float:
+    """When the queue should be through, if each says all it may; `step_s` 0: not known."""
+    tokens = sum(t.request.params.max_tokens * len(t.samples) for t in waiting)
+    return min(max(RETRY_MIN_S, tokens / limits.max_num_seqs * step_s), RETRY_MAX_S)

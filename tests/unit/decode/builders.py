@@ -1,0 +1,253 @@
+"""A decode core on a bench: messages in by sender, actions out, a clock that the test turns."""
+
+from typing import TypeVar
+
+import numpy as np
+
+from common.engine.events import (
+    Action,
+    Decision,
+    Event,
+    Launch,
+    PeerUp,
+    Pull,
+    Received,
+    Send,
+    StepDone,
+    TicketFinal,
+)
+from common.engine.plan import Drawn, PassPlan, PassResult
+from common.ids import HostId, InstanceId, PageHash, PageId, Role, TransferId
+from common.kv.pages import PagePool
+from common.kv.prefix import page_hashes
+from common.messages import (
+    PROTOCOL,
+    AnyMessage,
+    Expect,
+    FinishReason,
+    HandedToken,
+    Handoff,
+    Hello,
+    Limits,
+    PageRef,
+    PagesReady,
+    Peer,
+    RegionKey,
+    Resume,
+    SamplingParams,
+    TokenRun,
+    Tokens,
+)
+from decode.compute import DecodeOptions
+from decode.core import DecodeCore
+
+G = InstanceId("gateway")
+P = InstanceId("prefill")
+T = TransferId("t")
+FINGERPRINT = "model"
+ROLES = {"g": Role.GATEWAY, "p": Role.PREFILL}
+
+M = TypeVar("M")
+
+
+def peer(instance: InstanceId = P) -> Peer:
+    return Peer(instance=instance, role=ROLES[instance[0]], host=HostId("h"), endpoints=("ipc",))
+
+
+def region(instance: InstanceId = P) -> RegionKey:
+    return RegionKey(
+        owner=instance, host=HostId("h"), region=0, n_pages=99, page_bytes=4096, doors={}
+    )
+
+
+def hello(instance: InstanceId = P) -> Hello:
+    pool = region(instance) if ROLES[instance[0]] is Role.PREFILL else None
+    return Hello(protocol=PROTOCOL, peer=peer(instance), model=None, limits=None, pool=pool)
+
+
+def expect(
+    prompt: tuple[int, ...] | int = 6,
+    *,
+    transfer: str = T,
+    attempt: int = 1,
+    samples: tuple[Resume, ...] | int = 1,
+    prefill: InstanceId | None = P,
+    max_tokens: int = 4,
+    salt: str = "",
+    end: tuple[int, ...] = (),
+    logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
+) -> Expect:
+    """`prompt` as a number n: tokens 1 .. n."""
+    return Expect(
+        transfer=TransferId(transfer),
+        attempt=attempt,
+        prompt=tuple(range(1, prompt + 1)) if isinstance(prompt, int) else prompt,
+        samples=tuple(map(Resume, range(samples))) if isinstance(samples, int) else samples,
+        params=SamplingParams(
+            max_tokens=max_tokens,
+            seed=0,
+            end_token_ids=end,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+        ),
+        prefill=None if prefill is None else peer(prefill),
+        salt=salt,
+    )
+
+
+def refs(*pages: int) -> tuple[PageRef, ...]:
+    """The prefill side's pages, each in its generation 100 + page."""
+    return tuple(PageRef(PageId(page), 100 + page) for page in pages)
+
+
+def ready(*pages: int, transfer: str = T, attempt: int = 1, first: int = 0) -> PagesReady:
+    return PagesReady(
+        transfer=TransferId(transfer), attempt=attempt, first=first, pages=refs(*pages)
+    )
+
+
+def handoff(
+    *pages: int,
+    transfer: str = T,
+    attempt: int = 1,
+    n_tokens: int = 6,
+    first: int = 0,
+    tokens: tuple[int | HandedToken, ...] = (50,),
+    cached_tokens: int = 0,
+) -> Handoff:
+    handed = tuple(
+        HandedToken(sample, token, None, None) if isinstance(token, int) else token
+        for sample, token in enumerate(tokens)
+    )
+    return Handoff(
+        transfer=TransferId(transfer),
+        attempt=attempt,
+        n_tokens=n_tokens,
+        first=first,
+        pages=refs(*pages),
+        tokens=handed,
+        cached_tokens=cached_tokens,
+    )
+
+
+def run(
+    index: int,
+    *tokens: int,
+    transfer: str = T,
+    attempt: int = 1,
+    sample: int = 0,
+    finish: FinishReason | None = None,
+    cached: int | None = None,
+) -> TokenRun:
+    return TokenRun(
+        TransferId(transfer), attempt, sample, index, tokens, finish, cached_tokens=cached
+    )
+
+
+def hashes(tokens: tuple[int, ...] | int, page_tokens: int = 4) -> tuple[PageHash, ...]:
+    ids = tuple(range(1, tokens + 1)) if isinstance(tokens, int) else tokens
+    return page_hashes(ids, page_tokens, fingerprint=FINGERPRINT, salt="")
+
+
+class Bench:
+    """Knows one gateway and one prefill worker from the start, unless told otherwise."""
+
+    def __init__(
+        self,
+        *,
+        n_pages: int = 16,
+        page_tokens: int = 4,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 64,
+        max_model_len: int = 64,
+        max_waiting: int = 8,
+        chunk_tokens: int = 8,
+        cache: bool = True,
+        peers: tuple[InstanceId, ...] = (G, P),
+    ) -> None:
+        limits = Limits(
+            n_pages=n_pages,
+            page_tokens=page_tokens,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_waiting=max_waiting,
+        )
+        options = DecodeOptions(
+            fingerprint=FINGERPRINT, chunk_tokens=chunk_tokens, enable_prefix_caching=cache
+        )
+        self.page_tokens = page_tokens
+        self.pool = PagePool(n_pages, np.zeros(n_pages, np.uint64))
+        self.core = DecodeCore(limits, self.pool, options)
+        self.now = 0.0
+        self.wake_at: float | None = None
+        self.actions: tuple[Action, ...] = ()
+        self.launched: Launch | None = None
+        for instance in peers:
+            self.take(PeerUp(hello(instance)))
+
+    def take(self, *events: Event) -> tuple[Action, ...]:
+        """One step. The laws hold after every one."""
+        decision: Decision = self.core.step(self.now, events)
+        self.core.check()
+        self.actions, self.wake_at = decision.actions, decision.wake_at
+        for action in decision.actions:
+            if isinstance(action, Launch):
+                assert self.launched is None
+                self.launched = action
+        return self.actions
+
+    def hear(self, *messages: AnyMessage, sender: InstanceId = G) -> tuple[Action, ...]:
+        return self.take(*(Received(sender, message) for message in messages))
+
+    def tick(self, seconds: float) -> tuple[Action, ...]:
+        self.now += seconds
+        return self.take()
+
+    def done(self, *tokens: int, result: PassResult | None = None) -> tuple[Action, ...]:
+        """The running pass is final, and drew these."""
+        assert self.launched is not None
+        step, self.launched = self.launched.step, None
+        drawn = tuple(Drawn(token=token) for token in tokens)
+        return self.take(StepDone(step, result or PassResult(drawn=drawn)))
+
+    def pulled(self, *, ok: bool = True) -> tuple[Action, ...]:
+        """The last action's pull is final."""
+        return self.take(TicketFinal(self.pull.ticket, ok, "" if ok else "torn"))
+
+    @property
+    def plan(self) -> PassPlan:
+        assert self.launched is not None
+        return self.launched.plan
+
+    @property
+    def pull(self) -> Pull:
+        (pull,) = self.did(Pull)
+        return pull
+
+    def did(self, kind: type[M]) -> list[M]:
+        return [action for action in self.actions if isinstance(action, kind)]
+
+    def said(self, kind: type[M], to: InstanceId | None = None) -> list[M]:
+        """Messages of that kind in the last step's actions."""
+        sends = [send for send in self.did(Send) if to in (None, send.peer)]
+        return [send.message for send in sends if isinstance(send.message, kind)]
+
+    @property
+    def runs(self) -> list[TokenRun]:
+        """All runs of the last step's actions; they come in one message a gateway."""
+        messages = self.said(Tokens)
+        assert len(messages) <= 1
+        return [run for message in messages for run in message.runs]
+
+    def decoding(self, request: Expect, *pages: int) -> None:
+        """Take a transfer of one token a page's worth through its handoff."""
+        self.hear(request)
+        n_tokens = len(request.prompt)
+        message = handoff(
+            *pages, transfer=request.transfer, attempt=request.attempt, n_tokens=n_tokens
+        )
+        self.hear(message, sender=P)
+        if self.did(Pull):
+            self.pulled()

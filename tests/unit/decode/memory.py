@@ -1,0 +1,114 @@
+"""Pages with content: what a page holds is a digest of every token up to there, so that a read of
+a page that is not what it should be changes every token that follows."""
+
+from collections.abc import Sequence
+
+from common.engine.events import Launch, Pull
+from common.engine.plan import Drawn, PassResult
+from common.ids import PageId, TicketId
+from common.kv.pages import PagePool
+
+N_TOKENS = 40
+END = 0  # the end token
+Content = list[int | None]
+
+
+def chain(tokens: Sequence[int], before: int = 7) -> list[int]:
+    """The KV of each token: a function of it and of all before it."""
+    digests: list[int] = []
+    for token in tokens:
+        before = hash((before, token))
+        digests.append(before)
+    return digests
+
+
+def draw(digest: int, sample: int, index: int) -> int:
+    """The model: the next token after what `digest` stands for."""
+    return hash((digest, sample, index)) % N_TOKENS
+
+
+def answer(prompt: Sequence[int], sample: int, max_tokens: int) -> list[int]:
+    """What must reach the client."""
+    outputs: list[int] = []
+    digest = chain(prompt)[-1]
+    while len(outputs) < max_tokens and (not outputs or outputs[-1] != END):
+        outputs.append(draw(digest, sample, len(outputs)))
+        digest = chain(outputs[-1:], digest)[-1]
+    return outputs
+
+
+class Memory:
+    """The pool's pages, written when a pass or a pull is final: as late as a fence allows."""
+
+    def __init__(self, pool: PagePool, page_tokens: int) -> None:
+        self._pool = pool
+        self._page_tokens = page_tokens
+        self._pages: list[Content] = [[None] * page_tokens for _ in range(pool.n_pages)]
+        self._lives: dict[object, dict[PageId, int]] = {}
+        self._writes: dict[tuple[int, int], int] = {}
+
+    def launch(self, launch: Launch) -> None:
+        """Copies first; then every read is made, and every draw is checked against its tokens."""
+        plan = launch.plan
+        for source, target in plan.copies:
+            self._pages[target] = list(self._pages[source])
+        self._writes = {}
+        written: set[int] = set()
+        self._digests: list[int] = []
+        for b in range(len(plan.len_B)):
+            rows = range(int(plan.start_B1[b]), int(plan.start_B1[b + 1]))
+            table = [int(page) for page in plan.tables_BM[b]]
+            length = int(plan.len_B[b])
+            start = length - len(rows)
+            read = [self._pages[table[p // self._page_tokens]][p % self._page_tokens]
+                    for p in range(start)]  # fmt: skip
+            assert None not in read
+            new = chain([int(t) for t in plan.tokens_T[rows]], read[-1] or 0 if read else 7)
+            for at, (row, digest) in enumerate(zip(rows, new, strict=True), start):
+                assert int(plan.positions_T[row]) == at
+                slot = int(plan.slots_T[row])
+                assert slot == table[at // self._page_tokens] * self._page_tokens + at % (
+                    self._page_tokens
+                )
+                assert slot not in written
+                written.add(slot)
+                self._writes[divmod(slot, self._page_tokens)] = digest
+            self._digests += new
+            self._check_draws(launch, rows, [*(d for d in read if d is not None), *new])
+        self._live(launch.step, {PageId(page) for page, _ in self._writes})
+
+    @staticmethod
+    def _check_draws(launch: Launch, rows: range, digests: list[int]) -> None:
+        for drawing in launch.plan.draws:
+            if drawing.row in rows:
+                assert drawing.row == rows[-1]
+                assert drawing.index == len(drawing.outputs)
+                assert digests == chain((*drawing.prompt, *drawing.outputs))
+
+    def done(self, launch: Launch) -> PassResult:
+        self._still_live(launch.step)
+        for (page, at), digest in self._writes.items():
+            self._pages[page][at] = digest
+        drawn = [draw(self._digests[d.row], d.sample, d.index) for d in launch.plan.draws]
+        return PassResult(drawn=tuple(Drawn(token=token) for token in drawn))
+
+    def failed(self, launch: Launch) -> None:
+        self._still_live(launch.step)
+        for page, at in self._writes:
+            self._pages[page][at] = -1
+
+    def pull(self, pull: Pull) -> None:
+        self._live(("pull", pull.ticket), {page for _, page in pull.copies})
+
+    def pulled(self, ticket: TicketId, pages: Sequence[PageId], content: Sequence[Content]) -> None:
+        self._still_live(("pull", ticket))
+        for page, page_content in zip(pages, content, strict=True):
+            self._pages[page] = list(page_content)
+
+    def _live(self, writer: object, pages: set[PageId]) -> None:
+        self._lives[writer] = {page: self._pool.generation(page) for page in pages}
+
+    def _still_live(self, writer: object) -> None:
+        """Nobody else was given a page that was still to be written."""
+        for page, generation in self._lives.pop(writer).items():
+            assert self._pool.generation(page) == generation

@@ -1,0 +1,189 @@
+"""A gateway, prefill workers, a device and links around one decode core, under a seeded clock.
+
+Links lose, repeat and delay; in order from one sender, as the real ones do, but for pages'
+announcements. Everything that the core owes is checked as it happens: the laws after every event,
+the content of every page that is read, each token as it reaches the gateway.
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from common.engine.events import (
+    Cancel,
+    Connect,
+    Event,
+    Launch,
+    PeerDown,
+    PeerUp,
+    Pull,
+    Received,
+    Send,
+    StepDone,
+    StepFailed,
+    TicketFinal,
+)
+from common.ids import InstanceId, TicketId
+from common.messages import AnyMessage
+from tests.unit.decode.builders import Bench, G, hello
+from tests.unit.decode.gateway import Gateway
+from tests.unit.decode.memory import Memory
+from tests.unit.decode.prefill import Prefiller
+
+
+@dataclass(kw_only=True)
+class Weather:
+    """How bad it is. All zero: nothing goes wrong."""
+
+    loss: float = 0.0
+    repeat: float = 0.0
+    torn: float = 0.0  # of pulls
+    raised: float = 0.0  # of passes
+    crash_every_s: float = 0.0  # of prefill workers
+
+
+@dataclass
+class World:
+    bench: Bench
+    random: Random
+    weather: Weather = field(default_factory=Weather)
+    n_events: int = 0
+
+    def __post_init__(self) -> None:
+        self.memory = Memory(self.bench.pool, self.bench.page_tokens)
+        self.gateway = Gateway(self)
+        self.prefills: dict[InstanceId, Prefiller] = {}
+        self._n_prefills = 0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._n_timers = 0
+        self._last_at: dict[tuple[str, str], float] = {}
+        self._pulls: dict[TicketId, Pull] = {}
+        self.new_prefill()
+
+    @property
+    def now(self) -> float:
+        return self.bench.now
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._n_timers += 1
+        heapq.heappush(self._heap, (self.now + seconds, self._n_timers, call))
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Whatever is due, in order; the core is woken when it asked to be, and not otherwise."""
+        end = self.now + seconds
+        while not until():
+            at = self._heap[0][0] if self._heap else end
+            wake_at = self.bench.wake_at
+            if wake_at is not None and wake_at < at and wake_at <= end:
+                self.bench.now = max(self.now, wake_at)
+                self._woken()
+            elif at <= end and self._heap:
+                self.bench.now, _, call = heapq.heappop(self._heap)
+                call()
+            else:
+                self.bench.now = end
+                return
+
+    # --- the core's shell --------------------------------------------------------------------
+
+    def give(self, *events: Event) -> None:
+        self.n_events += len(events)
+        self.bench.take(*events)
+        self._act()
+
+    def _woken(self) -> None:
+        """Only an event can let it go on with what it does: a timer merely says things again."""
+        self.bench.take()
+        assert not any(isinstance(a, Launch | Pull | Connect) for a in self.bench.actions)
+        assert self.bench.wake_at is None or self.bench.wake_at > self.now
+        self._act()
+
+    def _act(self) -> None:
+        for action in self.bench.actions:
+            match action:
+                case Launch():
+                    self.memory.launch(action)
+                    self.later(self.random.uniform(0.001, 0.03), self._pass_of(action))
+                case Pull():
+                    self.memory.pull(action)
+                    self._pulls[action.ticket] = action
+                    self.later(self.random.expovariate(100), self._finish_of(action, torn=False))
+                case Cancel(ticket):
+                    self.later(0.0, self._finish_of(self._pulls[ticket], torn=True))
+                case Connect(peer):
+                    self.later(0.01, partial(self._connect, peer.instance))
+                case Send(peer, message):
+                    self.post("core", peer, message)
+                case _:
+                    pass
+
+    def _pass_of(self, launch: Launch) -> Callable[[], None]:
+        def final() -> None:
+            self.bench.launched = None
+            if self.random.random() < self.weather.raised:
+                self.memory.failed(launch)
+                self.give(StepFailed(launch.step, "raised"))
+            else:
+                self.give(StepDone(launch.step, self.memory.done(launch)))
+
+        return final
+
+    def _finish_of(self, pull: Pull, *, torn: bool) -> Callable[[], None]:
+        def final() -> None:
+            if self._pulls.pop(pull.ticket, None) is None:
+                return
+            owner = self.prefills.get(pull.peer)
+            content = [owner.content(ref) if owner else None for ref, _ in pull.copies]
+            ok = None not in content and self.random.random() >= self.weather.torn and not torn
+            lines = [line or [-1] * self.bench.page_tokens for line in content]
+            self.memory.pulled(pull.ticket, [page for _, page in pull.copies], lines)
+            self.give(TicketFinal(pull.ticket, ok, "" if ok else "torn"))
+
+        return final
+
+    def _connect(self, instance: InstanceId) -> None:
+        alive = instance in self.prefills
+        self.give(PeerUp(hello(instance)) if alive else PeerDown(instance))
+
+    # --- links -------------------------------------------------------------------------------
+
+    def post(self, sender: str, to: str, message: AnyMessage, *, in_order: bool = True) -> None:
+        """One way of one link."""
+        if self.random.random() < self.weather.loss:
+            return
+        at = self.now + self.random.expovariate(500)
+        if in_order:
+            at = max(at, self._last_at.get((sender, to), 0.0) + 1e-9)
+            self._last_at[sender, to] = at
+        self.later(at - self.now, lambda: self._arrive(sender, to, message))
+        if self.random.random() < self.weather.repeat:
+            self.post(sender, to, message, in_order=in_order)
+
+    def _arrive(self, sender: str, to: str, message: AnyMessage) -> None:
+        if to == "core":
+            if sender == G or sender in self.prefills:
+                self.give(Received(InstanceId(sender), message))
+        elif to == G:
+            self.gateway.hear(sender, message)
+        elif to in self.prefills:
+            self.prefills[InstanceId(to)].hear(message)
+
+    # --- prefill workers ---------------------------------------------------------------------
+
+    def new_prefill(self) -> None:
+        self._n_prefills += 1
+        instance = InstanceId(f"prefill-{self._n_prefills}")
+        self.prefills[instance] = Prefiller(self, instance)
+        if self.weather.crash_every_s:
+            self.later(
+                self.random.expovariate(1 / self.weather.crash_every_s),
+                lambda: self._crash(instance),
+            )
+
+    def _crash(self, instance: InstanceId) -> None:
+        del self.prefills[instance]
+        self.new_prefill()
+        self.later(0.2, lambda: self.give(PeerDown(instance)))
+        self.later(0.2, lambda: self.gateway.prefill_lost(instance))
