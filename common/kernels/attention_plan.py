@@ -79,9 +79,9 @@ class _Items:
     position_I: NDArray[np.int64]
     n_queries: int
 
-    @property
-    def n_blocks_I(self) -> NDArray[np.int64]:
-        return (self.position_I + self.n_queries - 1) // KEY_BLOCK + 1
+    def reading(self, block: int) -> int:
+        """How many items read that key block."""
+        return int((self.position_I + self.n_queries > block * KEY_BLOCK).sum())
 
 
 def plan_attention(sequences: Sequences, geometry: PageGeometry) -> tuple[QueryGroup, ...]:
@@ -119,8 +119,8 @@ def _group(
     rows_IQ = items.row_I[:, None] + np.arange(n_queries)
     n_padded = 1 if n_queries == 1 else -(-n_queries // QUERY_STEP) * QUERY_STEP
     steps: list[KeyStep] = []
-    block, n_blocks = 0, int(items.n_blocks_I[0])
-    while block < n_blocks:
+    block = 0
+    while items.reading(block):
         end = _last_block_together(items, block, min(max_pairs, max(1, SCORED // n_queries)))
         steps.append(_step(items, range(block, end), n_padded, sequences, geometry))
         block = end
@@ -135,12 +135,12 @@ def _group(
 
 def _last_block_together(items: _Items, block: int, max_pairs: int) -> int:
     """End of the blocks read at once from `block` on: all with the same first query."""
-    n_pairs = int((items.n_blocks_I > block).sum())
+    n_pairs = items.reading(block)
     end = block + 1
-    while end < items.n_blocks_I[0] and _first_query(items, end) == _first_query(items, block):
-        n_pairs += int((items.n_blocks_I > end).sum())
-        if n_pairs > max_pairs:
+    while n_pairs + items.reading(end) <= max_pairs and items.reading(end):
+        if _first_query(items, end) != _first_query(items, block):
             break
+        n_pairs += items.reading(end)
         end += 1
     return end
 
@@ -155,7 +155,7 @@ def _first_query(items: _Items, block: int) -> int:
 def _step(
     items: _Items, blocks: range, n_padded: int, sequences: Sequences, geometry: PageGeometry
 ) -> KeyStep:
-    counts = [int((items.n_blocks_I > block).sum()) for block in blocks]
+    counts = [items.reading(block) for block in blocks]
     item_X = np.concatenate([np.arange(n) for n in counts])
     block_X = np.repeat(np.arange(blocks.start, blocks.stop), counts)
     source_XR, written_X = _sources(items.seq_I[item_X], block_X, sequences, geometry)

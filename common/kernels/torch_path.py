@@ -8,8 +8,8 @@ axis do.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from common.kernels.paged import KVLayer
 
@@ -29,14 +29,17 @@ def embed(ids_T: Tensor, table_VH: Tensor) -> Tensor:
 def linear(x_TI: Tensor, w_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """See `ops.linear`."""
     if x_TI.dtype != torch.float32:
-        return F.linear(x_TI, w_OI, bias_O)
+        return functional.linear(x_TI, w_OI, bias_O)
     n_rows, n_columns = len(x_TI), len(w_OI)
     x_TI = _pad_rows(x_TI, PRODUCT_ROWS)
     whole = n_columns // PRODUCT_COLUMNS * PRODUCT_COLUMNS
     if whole == n_columns:
-        return F.linear(x_TI, w_OI, bias_O)[:n_rows]
+        return functional.linear(x_TI, w_OI, bias_O)[:n_rows]
     rest_OI = _pad_rows(w_OI[whole:], PRODUCT_COLUMNS)
-    parts = (F.linear(x_TI, w_OI[:whole]), F.linear(x_TI, rest_OI)[:, : n_columns - whole])
+    parts = (
+        functional.linear(x_TI, w_OI[:whole]),
+        functional.linear(x_TI, rest_OI)[:, : n_columns - whole],
+    )
     y_TO = torch.cat(parts, dim=1)[:n_rows]
     return y_TO if bias_O is None else y_TO + bias_O
 
@@ -60,7 +63,7 @@ def silu_mul(gate_up_T2I: Tensor) -> Tensor:
     """See `ops.silu_mul`."""
     gate_TI, up_TI = gate_up_T2I.chunk(2, dim=-1)
     if gate_TI.dtype != torch.float32:
-        return F.silu(gate_TI).mul_(up_TI)
+        return functional.silu(gate_TI).mul_(up_TI)
     return (gate_TI / gate_TI.neg().exp_().add_(1)).mul_(up_TI)
 
 
@@ -93,4 +96,4 @@ def _rotate(x_TND: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
 
 def _pad_rows(x_TI: Tensor, multiple: int) -> Tensor:
     missing = -len(x_TI) % multiple
-    return F.pad(x_TI, (0, 0, 0, missing)) if missing else x_TI
+    return functional.pad(x_TI, (0, 0, 0, missing)) if missing else x_TI

@@ -1,0 +1,104 @@
+"""Law 3, operation by operation: in float32 a row's bits depend on that row alone."""
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from common.kernels import ops
+from common.kernels.path import kernel_path
+from tests.conformance.kernels.pools import (
+    Heads,
+    Sequence,
+    attend,
+    give_pages,
+    poisoned_pool,
+    random_sequence,
+)
+
+SHAPES = [(576, 960), (1536, 576), (64, 100), (80, 257), (1024, 24), (576, 2049)]
+THREADS = [1, 2, 3, 5]
+N_ROWS = 80
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def check_rows(op: Callable[[Tensor], Tensor], x_TI: Tensor) -> None:
+    """Each row alone on one thread, against random selections of rows on several."""
+    torch.set_num_threads(1)
+    alone = torch.cat([op(x_TI[t : t + 1]) for t in range(len(x_TI))])
+    rng = random.Random(0)
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        for n_rows in (1, 2, 3, 15, 16, 17, rng.randint(18, 70), 300):
+            rows = torch.tensor(rng.choices(range(len(x_TI)), k=n_rows))
+            assert torch.equal(op(x_TI[rows]), alone[rows]), f"{n_rows} rows, {threads} threads"
+
+
+@pytest.mark.parametrize(("n_inputs", "n_outputs"), SHAPES)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_linear(n_inputs: int, n_outputs: int, has_bias: bool) -> None:  # noqa: FBT001
+    w, bias = normal(n_outputs, n_inputs), normal(n_outputs) if has_bias else None
+    check_rows(lambda x: ops.linear(x, w, bias), normal(N_ROWS, n_inputs))
+
+
+@pytest.mark.parametrize("n", [64, 80, 100, 576, 4096])
+def test_norms_and_activation(n: int) -> None:
+    weight = normal(n)
+    check_rows(lambda x: ops.rms_norm(x, weight, 1e-5), normal(N_ROWS, n))
+    check_rows(lambda x: ops.add_rms_norm(x, x * 3, weight, 1e-5)[0], normal(N_ROWS, n))
+    check_rows(lambda x: ops.rms_norm(x.view(len(x), -1, n), weight, 1e-5), normal(N_ROWS, 3 * n))
+    check_rows(ops.silu_mul, normal(N_ROWS, 2 * n) * 5)
+
+
+@pytest.mark.parametrize("page_tokens", [1, 16, 64])
+@pytest.mark.parametrize(("n_rep", "head_dim"), [(1, 64), (3, 64), (4, 80), (8, 128), (5, 8)])
+def test_attention(n_rep: int, head_dim: int, page_tokens: int) -> None:
+    """One pass over each sequence, against random chunks of all together, in other pages."""
+    heads = Heads(n_kv_heads=2, n_rep=n_rep, head_dim=head_dim)
+    rng, generator = random.Random(n_rep), torch.Generator().manual_seed(0)
+    sequences = [random_sequence(heads, n, generator) for n in (1, 5, 128, 131, 300, 530)]
+    pool = poisoned_pool(heads, sum(map(len, sequences)) // page_tokens + 6, page_tokens)
+    torch.set_num_threads(1)
+    give_pages(sequences, pool, rng)
+    whole = [attend(pool, [(s, len(s))])[0] for s in sequences]
+    for sequence in sequences:
+        sequence.written = 0
+    give_pages(sequences, pool, rng)
+    pool.pages_PB.fill_(255)
+    parts: list[list[Tensor]] = [[] for _ in sequences]
+    while left := [i for i, s in enumerate(sequences) if s.written < len(s)]:
+        torch.set_num_threads(rng.choice(THREADS))
+        some = rng.sample(left, rng.randint(1, len(left)))
+        for i, part in zip(some, attend(pool, chunks(sequences, some, rng)), strict=True):
+            parts[i].append(part)
+    for i, part in enumerate(parts):
+        assert torch.equal(torch.cat(part), whole[i])
+
+
+def chunks(
+    sequences: list[Sequence], some: list[int], rng: random.Random
+) -> list[tuple[Sequence, int]]:
+    sizes = [rng.choice([1, 1, 2, 3, 50, 270]) for _ in some]
+    picked = [sequences[i] for i in some]
+    return [(s, min(n, len(s) - s.written)) for s, n in zip(picked, sizes, strict=True)]
+
+
+def test_the_path_s_name_is_the_same_on_any_number_of_threads() -> None:
+    names = set[str]()
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        names.add(kernel_path())
+    assert len(names) == 1
+    assert torch.__version__ in names.pop()
