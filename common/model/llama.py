@@ -1,0 +1,78 @@
+"""The Llama family's forward pass: Llama, Mistral, Qwen2, Qwen3, SmolLM2.
+
+A pass takes packed rows of any number of sequences and reads and writes their KV in pages. All
+arithmetic is in `common.kernels.ops`, which sees to it that in float32 a row's bits depend on
+nothing but its own sequence (law 3). Must not batch, sample or own pages.
+"""
+
+import torch
+from torch import Tensor
+
+from common.kernels import ops
+from common.kernels.paged import KVLayer
+from common.kv.cache import KVCache
+from common.model.inputs import PassInputs
+from common.model.layers import Block, Linear, block
+from common.model.spec import ModelSpec
+
+# T rows (packed tokens)  R rows whose logits are wanted  H hidden  V vocabulary
+# N query heads  G KV heads  D head dim
+
+
+class Llama:
+    """A model in memory. Activations have the weights' dtype; logits are float32."""
+
+    def __init__(self, spec: ModelSpec, tensors: dict[str, Tensor], cos_sin_LD: Tensor) -> None:
+        """`tensors`: of `packing.packed_layout(spec)`, by name; `cos_sin_LD`: see `rope`."""
+        self.spec = spec
+        self.cos_sin_LD = cos_sin_LD
+        self.embed_VH = tensors["embed"]
+        self.blocks = [block(tensors, layer) for layer in range(spec.n_layers)]
+        self.final_norm_H = tensors["final_norm"]
+        self.lm_head_VH = tensors.get("lm_head", self.embed_VH)
+
+    @torch.inference_mode()
+    def forward(self, inputs: PassInputs, kv: KVCache) -> Tensor:
+        """Hidden states of every row after the final norm: [T, H]. Writes the rows' KV."""
+        eps = self.spec.rms_norm_eps
+        residual_TH = ops.embed(inputs.tokens_T, self.embed_VH)
+        normed_TH = ops.rms_norm(residual_TH, self.blocks[0].attn_norm_H, eps)
+        for layer, b in enumerate(self.blocks):
+            mixed_TH = self._attention(b, normed_TH, inputs, kv.layer(layer))
+            normed_TH, residual_TH = ops.add_rms_norm(mixed_TH, residual_TH, b.mlp_norm_H, eps)
+            mixed_TH = _linear(ops.silu_mul(_linear(normed_TH, b.gate_up)), b.down)
+            last = layer + 1 == len(self.blocks)
+            next_norm_H = self.final_norm_H if last else self.blocks[layer + 1].attn_norm_H
+            normed_TH, residual_TH = ops.add_rms_norm(mixed_TH, residual_TH, next_norm_H, eps)
+        return normed_TH
+
+    @torch.inference_mode()
+    def logits(self, hidden_RH: Tensor) -> Tensor:
+        """[R, V] float32 from rows of `forward`'s result."""
+        return ops.linear(hidden_RH, self.lm_head_VH, None).float()
+
+    def _attention(self, b: Block, x_TH: Tensor, inputs: PassInputs, kv: KVLayer) -> Tensor:
+        spec = self.spec
+        n_rows = len(x_TH)
+        sizes = [n * spec.head_dim for n in (spec.n_heads, spec.n_kv_heads, spec.n_kv_heads)]
+        q_TND, k_TGD, v_TGD = (
+            part.view(n_rows, -1, spec.head_dim)
+            for part in _linear(x_TH, b.qkv).split(sizes, dim=1)
+        )
+        q_TND = self._head_norm(q_TND, b.q_norm_D)
+        k_TGD = self._head_norm(k_TGD, b.k_norm_D)
+        q_TND = ops.rope_and_write(
+            q_TND, k_TGD, v_TGD, self.cos_sin_LD, inputs.positions_T, inputs.slots_T, kv
+        )
+        attended_TND = ops.attend(q_TND, kv, inputs)
+        return _linear(attended_TND.reshape(n_rows, -1), b.o)
+
+    def _head_norm(self, x_TND: Tensor, weight_D: Tensor | None) -> Tensor:
+        """Qwen3's norm of each head of q and k; other families have none."""
+        if weight_D is None:
+            return x_TND
+        return ops.rms_norm(x_TND, weight_D, self.spec.rms_norm_eps)
+
+
+def _linear(x_TI: Tensor, linear: Linear) -> Tensor:
+    return ops.linear(x_TI, linear.weight_OI, linear.bias_O)

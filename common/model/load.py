@@ -1,0 +1,107 @@
+"""From a model's path to a model ready to run: spec, weights (shared or private), RoPE table."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from common.model.fingerprint import file_identity, fingerprint
+from common.model.gguf_file import GgufFile
+from common.model.gguf_weights import GgufSource, spec_from_gguf
+from common.model.hf_config import spec_from_config
+from common.model.llama import Llama
+from common.model.packing import LAYOUT_VERSION, Report, check_source, fill, packed_layout, place
+from common.model.rope import cos_sin_table
+from common.model.safetensors_weights import SafetensorsSource, read_file
+from common.model.shared_weights import SharedWeights, private_weights
+from common.model.spec import ModelSpec, check_max_model_len
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model in memory. `close` hands its weights to no further process; they stay good here."""
+
+    spec: ModelSpec
+    model: Llama
+    weights_bytes: int
+    fingerprint: str
+    shared: SharedWeights | None
+
+    def close(self) -> None:
+        if self.shared is not None:
+            self.shared.close()
+
+
+def read_spec(model_path: Path) -> ModelSpec:
+    """The spec alone, in milliseconds. `model_path`: a `.gguf` file or a Hugging Face directory.
+
+    Raises `UnsupportedModel` for what cannot be run here, `SetupError` for what cannot be read.
+    """
+    if model_path.is_dir():
+        return spec_from_config(read_file(model_path / "config.json"))
+    return spec_from_gguf(GgufFile(model_path))
+
+
+def weights_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Memory that the packed weights take."""
+    return place(packed_layout(spec), dtype)[1]
+
+
+def load_model(
+    model_path: Path,
+    dtype: torch.dtype,
+    run_dir: Path | None,
+    max_model_len: int,
+    report: Report | None = None,
+) -> LoadedModel:
+    """Load for sequences of up to `max_model_len` tokens, with weights rounded to `dtype`.
+
+    With a `run_dir` all processes of this user that name it share one copy of the weights, which
+    the first of them loads; None: a copy of one's own. `report` shows progress; while another
+    process loads, it is called with that process's id and 0 bytes.
+
+    Raises `UnsupportedModel` for what cannot be run here, `SetupError` for what cannot be read.
+    """
+    source = SafetensorsSource(model_path) if model_path.is_dir() else GgufSource(model_path)
+    spec = source.spec
+    check_max_model_len(spec, max_model_len)
+    layout = packed_layout(spec)
+    check_source(layout, source, tied=spec.tied_embeddings)
+    placed, n_bytes = place(layout, dtype)
+    name = fingerprint(model_path)
+
+    def filler(tensors: dict[str, Tensor]) -> None:
+        fill(tensors, placed, source, report)
+
+    def waiting(process_id: int) -> None:
+        if report is not None:
+            report(f"waiting for process {process_id}, which loads the weights", 0, n_bytes)
+
+    shared = None
+    if run_dir is None:
+        tensors = private_weights(placed, n_bytes, dtype, filler)
+    else:
+        key = _sharing_key(name, file_identity(model_path), dtype)
+        shared = SharedWeights(run_dir, key, placed, n_bytes, dtype)
+        try:
+            tensors = shared.open(filler, waiting)
+        except BaseException:
+            shared.close()
+            raise
+    return LoadedModel(
+        spec=spec,
+        model=Llama(spec, tensors, cos_sin_table(spec, max_model_len)),
+        weights_bytes=n_bytes,
+        fingerprint=name,
+        shared=shared,
+    )
+
+
+def _sharing_key(name: str, identity: str, dtype: torch.dtype) -> str:
+    """Short, since a Unix socket's path holds it; equal only where the packed bytes are equal."""
+    parts = f"{name} {identity} {dtype} {LAYOUT_VERSION}"
+    return hashlib.blake2b(parts.encode(), digest_size=8).hexdigest()
