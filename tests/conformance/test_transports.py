@@ -200,7 +200,7 @@ def test_an_owner_killed_under_a_pull_ends_it(name: Name, tmp_path: Path) -> Non
             copies = copies_of(owner.do("write", range(64)), range(64))
             ticket = reader.start(owner.key, copies)
             time.sleep(delay_s)
-            owner.process.kill()
+            owner.kill()
             if reader.finish(ticket) is Status.DONE:
                 assert reader.holds(copies)
 

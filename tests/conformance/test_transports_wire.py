@@ -150,10 +150,17 @@ ONE = (Copy(remote=PageId(3), generation=7, local=PageId(0)),)
 GOOD = bytes(PAGE_BYTES)
 
 
-def here(wanted: PagesWanted, *, request: int = 0, page: int = 0, generation: int = 0) -> bytes:
+def here(
+    wanted: PagesWanted,
+    *,
+    request: int = 0,
+    page: int = 0,
+    generation: int = 0,
+    content: bytes = GOOD,
+) -> bytes:
     """An honest header, but for what is added."""
     sums = tuple(
-        PageSum(ref.page + page, ref.generation + generation, checksum(memoryview(GOOD)))
+        PageSum(ref.page + page, ref.generation + generation, checksum(memoryview(content)))
         for ref in wanted.pages
     )
     return encoder.encode(PagesHere(request=wanted.request + request, pages=sums))
@@ -165,7 +172,8 @@ def here(wanted: PagesWanted, *, request: int = 0, page: int = 0, generation: in
         lambda wanted: [here(wanted, request=1), GOOD],
         lambda wanted: [here(wanted, page=1), GOOD],
         lambda wanted: [here(wanted, generation=1), GOOD],
-        lambda wanted: [here(wanted), GOOD[:-1]],
+        lambda wanted: [here(wanted, content=GOOD[:-1]), GOOD[:-1]],
+        lambda wanted: [here(wanted, content=GOOD[:1]), GOOD[:1]],
         lambda wanted: [here(wanted), GOOD, GOOD],
         lambda wanted: [here(wanted)],
         lambda wanted: [here(wanted), bytes([1]) + GOOD[1:]],
@@ -174,7 +182,7 @@ def here(wanted: PagesWanted, *, request: int = 0, page: int = 0, generation: in
         lambda wanted: [here(wanted), GOOD + GOOD],
     ],
     ids=[
-        *("other-request", "other-page", "other-life", "short", "one-more", "none"),
+        *("other-request", "other-page", "other-life", "short", "one-byte", "one-more", "none"),
         *("corrupt", "garbage", "empty", "too-large"),
     ],
 )
@@ -279,7 +287,8 @@ def test_who_asks_and_never_listens_fills_no_memory(peer: OwnerProcess, tmp_path
 def test_strangers_at_the_socket_file_are_counted_and_harm_nobody(tmp_path: Path) -> None:
     with OwnerProcess("shm", tmp_path) as owner, Reader("shm", tmp_path) as reader:
         path = owner.key.doors["shm"]
-        strangers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(100)]
+        before = owner.do("stats")
+        strangers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(200)]
         for stranger in strangers:  # who hold on and say nothing
             stranger.connect(path)
         for frame in (b"\xff" * 4000, b"\x00", np.random.default_rng(0).bytes(100)):
@@ -293,6 +302,7 @@ def test_strangers_at_the_socket_file_are_counted_and_harm_nobody(tmp_path: Path
         stats = owner.do("stats")
         assert stats["alive"]
         assert stats["bad_frames"] >= 3
+        assert stats["n_fds"] < before["n_fds"] + 100
         for stranger in strangers:
             stranger.close()
 

@@ -97,7 +97,9 @@ def main() -> None:
             case "stats":
                 stats = msgspec.to_builtins(transport.stats())
                 peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-                say({**stats, "alive": transport.alive, "peak_mib": peak_mib})
+                n_fds = len(list(Path("/proc/self/fd").iterdir()))
+                alive = transport.alive
+                say({**stats, "alive": alive, "peak_mib": peak_mib, "n_fds": n_fds})
     owner.calm()
     transport.close()
 

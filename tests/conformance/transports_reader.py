@@ -65,11 +65,13 @@ class OwnerProcess:
         value: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        if self.process.poll() is None and kind is None:
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            assert self.process.wait(FINAL_S) == 0
-        self.kill()
+        try:
+            if self.process.poll() is None and kind is None:
+                assert self.process.stdin is not None
+                self.process.stdin.close()
+                assert self.process.wait(FINAL_S) == 0
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         self.process.kill()
