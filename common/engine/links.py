@@ -81,7 +81,8 @@ class _Link:
 
     peer: Peer | None
     heard_at: float  # or dialled at
-    hello: Hello | None = None  # theirs, found equal to ours: the peer is up
+    hello: Hello | None = None  # theirs, found equal to ours
+    up: bool = False  # and it knows that, and a link stands
     saying: Hello | Welcome | HelloRefused | None = None  # Hello until answered; others once
     due_at: float = 0.0  # when to say it (again)
     retry_s: float = _RETRY_S
@@ -149,7 +150,7 @@ class Links:
     def send(self, peer: InstanceId, message: AnyMessage, now: float) -> bool:
         """True: on its way. False: not up, a full or cut link, or a Welcome still owed."""
         link = self._links.get(peer)
-        if link is None or link.hello is None:
+        if link is None or not link.up:
             self._mailbox.counts["unsent_not_up"] += 1
             return False
         if link.saying is not None:  # the Welcome goes before anything else
@@ -190,13 +191,13 @@ class Links:
     def leave(self) -> None:
         """Say goodbye to everyone."""
         for name, link in self._links.items():
-            if link.hello is not None:
+            if link.up:
                 self._mailbox.send(name, Goodbye())
 
     def hello_of(self, instance: InstanceId) -> Hello | None:
         """None: not up."""
         link = self._links.get(instance)
-        return None if link is None else link.hello
+        return link.hello if link is not None and link.up else None
 
     @property
     def gateways(self) -> list[InstanceId]:
@@ -204,7 +205,7 @@ class Links:
         return [
             name
             for name, link in self._links.items()
-            if link.hello is not None and link.hello.peer.role is Role.GATEWAY
+            if link.up and link.hello is not None and link.hello.peer.role is Role.GATEWAY
         ]
 
     # --- what came ---------------------------------------------------------------------------
@@ -227,6 +228,7 @@ class Links:
                 if link.hello.peer.role is Role.GATEWAY:
                     self._drop(instance, now, even_unknown=True)
             case _ if link is not None and link.hello is not None:
+                self._up(sender, link)  # if it was not: it has our Hello, and speaks already
                 self._events.append(Received(sender, message))
             case _:
                 self._take_from_stranger(sender, now)
@@ -241,7 +243,7 @@ class Links:
         if refused is not None:
             self._refuse(sender, link, refused, now)
         else:
-            self._up(sender, link, hello)
+            self._agree(sender, link, hello)
             self._say(sender, link, Welcome(hello=self._hello), now)
 
     def _take_welcome(self, sender: InstanceId, hello: Hello, now: float) -> None:
@@ -257,7 +259,8 @@ class Links:
             self._refuse(sender, link, refused, now)
         else:
             link.saying = None
-            self._up(sender, link, hello)
+            self._agree(sender, link, hello)
+            self._up(sender, link)
 
     def _take_refusal(self, sender: InstanceId, refused: HelloRefused) -> None:
         ours, theirs = refused.theirs, refused.ours
@@ -331,19 +334,25 @@ class Links:
             link.due_at = now + link.hello_s
             link.hello_s = min(2 * link.hello_s, _MAX_WAIT_S)
         else:
+            if isinstance(link.saying, Welcome):
+                self._up(name, link)
             link.saying = None
 
     # --- who is up ---------------------------------------------------------------------------
 
-    def _up(self, instance: InstanceId, link: _Link, hello: Hello) -> None:
-        news = link.hello is None
+    def _agree(self, instance: InstanceId, link: _Link, hello: Hello) -> None:
+        """Nothing that must be equal differs."""
         link.hello, link.peer, link.barred = hello, hello.peer, None
         self._silent.pop(instance, None)
         if self._hello.model is None and hello.model is not None:
             self.reference = _completed(self.reference, hello.model)
-        if news:
-            _log.info(line("peer_up", peer=instance, role=hello.peer.role))
-            self._events.append(PeerUp(hello))
+
+    def _up(self, instance: InstanceId, link: _Link) -> None:
+        """It knows that we agree, too."""
+        if not link.up and link.hello is not None:
+            link.up = True
+            _log.info(line("peer_up", peer=instance, role=link.hello.peer.role))
+            self._events.append(PeerUp(link.hello))
 
     def _refuse(self, name: InstanceId, link: _Link, refused: HelloRefused, now: float) -> None:
         self._bar(name, link, refused)
@@ -351,9 +360,9 @@ class Links:
 
     def _bar(self, instance: InstanceId, link: _Link, refused: HelloRefused) -> None:
         detail = str(PeerRefused(refused.field, refused.ours, refused.theirs))
-        if link.hello is not None:
-            link.hello = None
+        if link.up:
             self._events.append(PeerDown(instance))
+        link.hello, link.up = None, False
         if link.barred is None:
             _log.error(line("peer_barred", peer=instance, detail=detail))
             self._events.append(PeerBarred(instance, detail))
@@ -364,7 +373,7 @@ class Links:
             if now - link.heard_at <= self._lost_after_s:
                 continue
             if link.peer is not None:
-                if link.hello is not None:
+                if link.up:
                     self._remember_silent(link.peer)
                 self._drop(name, now)
             elif now >= self._remind_at:

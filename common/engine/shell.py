@@ -127,7 +127,7 @@ class Shell:
         for final in steps:
             self.journal.step(final, self._rows.pop(final.step))
         events: list[Event] = [*heard, *steps, *self.pulls.finals(now)]
-        if self._stops and self._drain_until is None:
+        if self._stops == 1 and self._drain_until is None:
             self._drain_until = now + self.drain_s
             _log.info(line("draining", seconds_at_most=self.drain_s))
             events.append(Drain())
