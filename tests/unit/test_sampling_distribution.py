@@ -9,7 +9,7 @@ from scipy.stats import chisquare, kstest
 from common.engine.plan import Draw
 from common.ids import TransferId
 from common.messages import SamplingParams
-from common.sampling import sample, uniform_bits
+from common.sampling import _invert, sample, uniform_bits
 
 N_DRAWS = 20_000
 N_VOCAB = 60
@@ -79,3 +79,9 @@ def test_uniforms_are_uniform_over_seeds_samples_and_indices() -> None:
         u = np.array([uniform_bits(*key) for key in keys]) / 2**53
         assert kstest(u, "uniform").pvalue > 0.001
         assert abs(np.corrcoef(u[:-1], u[1:])[0, 1]) < 0.03
+
+
+def test_the_inverse_is_exact_at_the_edges_and_passes_over_what_weighs_nothing() -> None:
+    weights_RV = torch.tensor([[0, 1, 0, 3, 0]]).expand(4, -1)
+    quarter = 2**53 // 4
+    assert _invert(weights_RV, [0, quarter - 1, quarter, 2**53 - 1]) == [1, 1, 3, 3]
