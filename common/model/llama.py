@@ -48,7 +48,7 @@ class Llama:
 
     @torch.inference_mode()
     def logits(self, hidden_RH: Tensor) -> Tensor:
-        """[R, V] float32 from rows of `forward`'s result."""
+        """[R, V] float32 from rows of `forward`'s result; no more exact than the weights' dtype."""
         return ops.linear(hidden_RH, self.lm_head_VH, None).float()
 
     def _attention(self, b: Block, x_TH: Tensor, inputs: PassInputs, kv: KVLayer) -> Tensor:
