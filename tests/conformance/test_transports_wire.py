@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import socket
 import threading
 import time
@@ -223,6 +224,31 @@ def test_a_reply_after_the_cancel_is_counted_and_dropped(tmp_path: Path) -> None
         go_on.set()
         until(lambda: reader.transport.stats().late_replies == 1)
         assert (reader.memory.pages == 9).all()
+
+
+def test_a_reader_that_stood_still_blames_nobody(tmp_path: Path) -> None:
+    """Its deadline passes while it is stopped; then the answer comes."""
+    heard, go_on = threading.Event(), threading.Event()
+
+    def answer(wanted: PagesWanted) -> list[bytes]:
+        heard.set()
+        assert go_on.wait(10)
+        return [here(wanted), GOOD]
+
+    with (
+        impostor(answer) as key,
+        OwnerProcess("tcp", tmp_path, pages=1, timeout_s=2 * TIMEOUT_S) as reader,
+    ):
+        ticket = reader.do("pull", remote=key, copies=[(3, 7, 0)])
+        assert heard.wait(10)
+        reader.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, reader.process.pid, os.WSTOPPED)
+        time.sleep(3 * TIMEOUT_S)
+        reader.process.send_signal(signal.SIGCONT)
+        time.sleep(TIMEOUT_S / 4)
+        assert reader.do("poll", ticket=ticket) == "pending"
+        go_on.set()
+        until(lambda: reader.do("poll", ticket=ticket) == "done")
 
 
 # --- who asks ------------------------------------------------------------------------------------

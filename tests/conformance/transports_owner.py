@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.ids import InstanceId
+from common.messages import RegionKey
 from common.rundir import host_id
+from transfer.api import Copy
 from transfer.memory import Fence, SharedPages
 from transfer.open import open_transport
 
@@ -69,6 +71,7 @@ def main() -> None:
     parser.add_argument("--instance", required=True)
     parser.add_argument("--pages", type=int, required=True)
     parser.add_argument("--page-bytes", type=int, required=True)
+    parser.add_argument("--timeout-s", type=float, required=True)
     args = parser.parse_args()
     memory = SharedPages(args.pages, args.page_bytes)
     owner = Owner(memory)
@@ -79,8 +82,10 @@ def main() -> None:
         run_dir=args.run_dir,
         listen_host="127.0.0.1",
         wake=lambda: None,
+        progress_timeout_s=args.timeout_s,
     )
-    say(msgspec.to_builtins(transport.register(memory)))
+    key = transport.register(memory)
+    say(msgspec.to_builtins(key))
     for line in sys.stdin:
         order = json.loads(line)
         match order["do"]:
@@ -94,6 +99,12 @@ def main() -> None:
             case "calm":
                 owner.calm()
                 say(None)
+            case "pull":
+                remote = msgspec.convert(order["remote"], RegionKey)
+                copies = tuple(Copy(*copy) for copy in order["copies"])
+                say(transport.pull(remote.owner, remote, key, copies))
+            case "poll":
+                say(transport.poll(order["ticket"]))
             case "stats":
                 stats = msgspec.to_builtins(transport.stats())
                 peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -43,10 +43,12 @@ class OwnerProcess:
         instance: str = "0wner",
         pages: int = 64,
         page_bytes: int = PAGE_BYTES,
+        timeout_s: float = FINAL_S / 2,
     ) -> None:
         command = [sys.executable, "-P", str(_SCRIPT), "--transport", name]
         command += ["--run-dir", str(run_dir), "--instance", instance]
         command += ["--pages", str(pages), "--page-bytes", str(page_bytes)]
+        command += ["--timeout-s", str(timeout_s)]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -83,13 +85,15 @@ class OwnerProcess:
             except BrokenPipeError:
                 continue
 
-    def do(self, what: str, pages: Iterable[int] = ()) -> Any:  # noqa: ANN401 - as decoded
+    def do(self, what: str, pages: Iterable[int] = (), **more: object) -> Any:  # noqa: ANN401
+        """Give an order; returns its answer, as decoded."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": what, "pages": list(pages)}) + "\n")
+        order = msgspec.json.encode({"do": what, "pages": list(pages), **more})
+        self.process.stdin.write(order.decode() + "\n")
         self.process.stdin.flush()
         return self._hear()
 
-    def _hear(self) -> Any:  # noqa: ANN401 - as decoded
+    def _hear(self) -> Any:  # noqa: ANN401
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 

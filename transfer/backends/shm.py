@@ -30,6 +30,7 @@ from transfer.tickets import Pull, Reason, Tickets
 
 _WINDOW_BYTES = 4 * 2**20  # moved between two looks at cancellations and other pulls
 _ASK_AGAIN_S = 0.05  # after the owner's queue was full
+_PAUSE_S = 1.0  # far more than _POLL_S
 _POLL_S = 0.25  # how often deadlines are looked at while there are any
 
 
@@ -117,6 +118,7 @@ class _Source:
 
     remote: RegionKey
     give_up_s: float
+    asked: bool = False
     connection: socket.socket | None = None
     pages: PeerPages | None = None
     waiting: list[Pull] = field(default_factory=list[Pull])
@@ -146,6 +148,7 @@ class _Mover:
         self._sources: dict[tuple[InstanceId, int], _Source] = {}
         self._fetching: dict[_Source, None] = {}
         self._moving: deque[_Moving] = deque()
+        self._looked_s = 0.0  # at deadlines, last
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox, selectors.EVENT_READ, lambda: None)
         self._selector.register(
@@ -268,7 +271,11 @@ class _Mover:
 
     def _expire(self, now: float) -> None:
         self._desk.expire(self._selector, now)
+        gap_s, self._looked_s = now - self._looked_s, now
         for source in list(self._fetching):
+            if source.asked and gap_s > _PAUSE_S:  # this process stood still: time begins anew
+                source.give_up_s += gap_s
+            source.asked = True
             if now > source.give_up_s:
                 self._fetch_failed(source, Reason.NO_PROGRESS, "its owner does not answer")
             elif source.connection is None:

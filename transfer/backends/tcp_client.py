@@ -62,25 +62,30 @@ class Puller:
     def run(self) -> None:
         try:
             while not self._inbox.closing:
-                self._wait()
+                awake_s, busy = time.monotonic(), self._wait()
                 commands = self._inbox.drain()
                 self._unclaimed = [command for command in commands if isinstance(command, Pull)]
                 for command in commands:
                     self._obey(command)
                 self._unclaimed = []
                 now = time.monotonic()
+                if busy and now - awake_s > self._progress_timeout_s / 4:
+                    for link in self._links.values():
+                        link.excuse(now)
                 for key, link in list(self._links.items()):
                     self._attend(key, link, now)
         finally:
             self._end()
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
+        """Whether pulls were in flight, so that it was not for long."""
         poller = zmq.Poller()
         poller.register(self._inbox.fileno(), zmq.POLLIN)
         for link in self._links.values():
             poller.register(link.socket, zmq.POLLIN)
         busy = any(link.busy for link in self._links.values())
         poller.poll(max(1, int(self._progress_timeout_s * 1000 / 16)) if busy else None)
+        return busy
 
     def _obey(self, command: Command) -> None:
         match command:

@@ -19,7 +19,6 @@ from transfer.api import Copy
 from transfer.backends.tcp_messages import (
     MAX_HEADER_BYTES,
     PAGE_PROTOCOL,
-    QUEUED_REPLIES,
     REQUEST_BYTES,
     WINDOW_BYTES,
     PagesHere,
@@ -28,6 +27,7 @@ from transfer.backends.tcp_messages import (
     Refusal,
     checksum,
     encoder,
+    page_socket,
     reply_decoder,
 )
 from transfer.plan import windows
@@ -213,6 +213,10 @@ class Link:
             self._reopen(now)
         return not self._broken
 
+    def excuse(self, now: float) -> None:
+        """This process stood still, and cannot know what its peer did: time begins anew."""
+        self._progress_s = self._opened_s = now
+
     def _give_up(self, reason: Reason, detail: str) -> None:
         self.fail_all(reason, detail)
         self._broken = True
@@ -244,11 +248,8 @@ class Link:
             raise PeerError(f"{self._door!r} is no address of a page server")
         socket = None
         try:
-            socket = self._context.socket(zmq.DEALER)
-            socket.set(zmq.LINGER, 0)
-            socket.set(zmq.SNDHWM, QUEUED_REPLIES)
-            socket.set(zmq.RCVHWM, QUEUED_REPLIES)
-            socket.set(zmq.MAXMSGSIZE, max(MAX_HEADER_BYTES, self._remote.page_bytes))
+            max_bytes = max(MAX_HEADER_BYTES, self._remote.page_bytes)
+            socket = page_socket(self._context, zmq.DEALER, max_bytes)
             socket.set(zmq.IPV6, 1)
             socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
             socket.set(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)

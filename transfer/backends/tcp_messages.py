@@ -1,4 +1,4 @@
-"""What page servers and pullers say to each other, and the bounds that both keep to.
+"""What page servers and pullers say to each other, on what sockets, and the bounds of both.
 
 A frame on the wire is [one of these structs, pages ...]: `PagesHere` is followed by one frame of
 `page_bytes` for each of its pages. Change one: raise `PAGE_PROTOCOL`.
@@ -8,6 +8,7 @@ from enum import StrEnum, auto
 
 import msgspec
 import xxhash
+import zmq
 
 from common.ids import InstanceId
 from common.messages import Message, PageRef, Part
@@ -76,6 +77,23 @@ Reply = PagesHere | PagesRefused
 encoder = msgspec.msgpack.Encoder()
 wanted_decoder = msgspec.msgpack.Decoder(PagesWanted)
 reply_decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+def page_socket(
+    context: "zmq.Context[zmq.Socket[bytes]]", kind: int, max_bytes: int
+) -> "zmq.Socket[bytes]":
+    """Bounded both ways; nothing lingers. Who sends a larger frame is cut off by ZeroMQ."""
+    socket = context.socket(kind)
+    socket.set(zmq.LINGER, 0)
+    socket.set(zmq.SNDHWM, QUEUED_REPLIES)
+    socket.set(zmq.RCVHWM, QUEUED_REPLIES)
+    socket.set(zmq.MAXMSGSIZE, max_bytes)
+    # Readers that are gone, and links that a network forgot, end though nobody says so.
+    socket.set(zmq.TCP_KEEPALIVE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_IDLE, 10)
+    socket.set(zmq.TCP_KEEPALIVE_INTVL, 5)
+    socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
+    return socket
 
 
 def checksum(page: memoryview) -> int:

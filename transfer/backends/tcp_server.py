@@ -16,7 +16,6 @@ from transfer.backends.tcp_messages import (
     MAX_HEADER_BYTES,
     MAX_REQUEST_PAGES,
     PAGE_PROTOCOL,
-    QUEUED_REPLIES,
     REQUEST_BYTES,
     PagesHere,
     PagesRefused,
@@ -26,6 +25,7 @@ from transfer.backends.tcp_messages import (
     Reply,
     checksum,
     encoder,
+    page_socket,
     wanted_decoder,
 )
 from transfer.inbox import Inbox
@@ -57,12 +57,8 @@ class PageServer:
         self._exports = exports
         self._tickets = tickets
         self._fence = Fence()
-        self._router = context.socket(zmq.ROUTER)
-        self._router.set(zmq.LINGER, 0)
+        self._router = page_socket(context, zmq.ROUTER, MAX_HEADER_BYTES)
         self._router.set(zmq.ROUTER_MANDATORY, 1)
-        self._router.set(zmq.SNDHWM, QUEUED_REPLIES)
-        self._router.set(zmq.RCVHWM, QUEUED_REPLIES)
-        self._router.set(zmq.MAXMSGSIZE, MAX_HEADER_BYTES)  # ZeroMQ cuts off whoever sends more
         self._router.set(zmq.IPV6, int(":" in listen_host))
         host = f"[{listen_host}]" if ":" in listen_host else listen_host
         try:
