@@ -24,12 +24,12 @@ from common.errors import SetupError
 from common.ids import InstanceId, Role
 from common.log import RequestLog, line, set_up_logging
 from common.messages import PROTOCOL, Hello, Peer
+from common.metrics import GatewayMetrics
 from common.rundir import host_id, make_private
 from common.wire import Mailbox
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.engine import Engine
 from launch.gateway.http import create_app
-from launch.gateway.metrics import GatewayMetrics
 from launch.gateway.text.load import load_text_model
 from launch.supervise import Supervisor
 
@@ -66,7 +66,7 @@ class _Server:
             Links(self._mailbox, self._hello()),
             GatewayOptions(max_requests=config.max_waiting_requests),
             request_log=self._request_log,
-            observer=self._metrics,
+            metrics=self._metrics,
         )
         self._engine.on_crash = self._crashed
         join = self._mailbox.endpoints[0]
@@ -103,10 +103,9 @@ class _Server:
         _log.info(line("starting", model=config.model, join=self._mailbox.endpoints[-1]))
         self._engine.start()
         self._supervisor.start()
+        template = None if config.chat_template is None else Path(config.chat_template)
         try:
-            text = await asyncio.to_thread(
-                load_text_model, Path(config.model or ""), chat_template=config.chat_template
-            )
+            text = await asyncio.to_thread(load_text_model, Path(config.model or ""))
             app = create_app(
                 self._engine, text, config, self._metrics, draining=lambda: self._draining
             )

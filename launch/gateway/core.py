@@ -150,8 +150,8 @@ class GatewayCore:
             case Snapshot():
                 if not self.fleet.snapshot(sender, message):
                     self._out.send(sender, Resync())
-            case _:
-                self.stale_messages += 1
+            case _:  # Metrics, which the shell has taken
+                pass
 
     def _current(self, transfer_id: TransferId, attempt: int) -> Transfer | None:
         """The transfer, if that attempt is on; what concerns an older one is dropped."""

@@ -10,14 +10,15 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
-from common.engine.events import Note, PeerDown, PeerUp, Send
+from common.engine.events import Event, Note, PeerDown, PeerUp, Received, Send
 from common.engine.links import Links
 from common.errors import BatonError, InvariantBroken, PeerError
 from common.ids import InstanceId, PageHash, Role, TransferId
 from common.kv.prefix import page_hashes
 from common.log import RequestLog
+from common.messages import Expect, Metrics, Snapshot
+from common.metrics import GatewayMetrics
 from common.wire import Mailbox
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.core import GatewayCore
@@ -32,12 +33,6 @@ from launch.gateway.events import (
     Submit,
 )
 from launch.gateway.transfers import Generate, RequestId
-
-
-class Observer(Protocol):
-    """Whoever counts what the gateway sees."""
-
-    def note(self, note: Note) -> None: ...
 
 
 class Stream:
@@ -103,13 +98,13 @@ class Engine:
         options: GatewayOptions,
         *,
         request_log: RequestLog,
-        observer: Observer,
+        metrics: GatewayMetrics,
     ) -> None:
         self._mailbox = mailbox
         self._links = links
         self._core = GatewayCore(options, lambda: TransferId(uuid.uuid4().hex))
         self._request_log = request_log
-        self._observer = observer
+        self._metrics = metrics
         self._streams: dict[RequestId, Stream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._posted: list[GatewayEvent] = []
@@ -217,8 +212,8 @@ class Engine:
         decision = self._core.step(now, [*posted, *heard])
         for action in decision.actions:
             self._act(action, now)
-        if any(isinstance(event, PeerUp | PeerDown) for event in heard):
-            self._changed.set()
+        for event in heard:
+            self._record(event)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -231,13 +226,31 @@ class Engine:
         else:
             self._timer = loop.call_later(max(0.0, wake_at - time.monotonic()), self._pump)
 
+    def _record(self, event: Event) -> None:
+        """What workers tell of themselves is for the metrics as much as for the core."""
+        match event:
+            case Received(sender, Metrics() as told) if sender in self._core.fleet:
+                role = self._core.fleet.hello(sender).peer.role
+                self._metrics.metrics(role, sender, told)
+            case Received(sender, Snapshot() as told) if sender in self._core.fleet:
+                role = self._core.fleet.hello(sender).peer.role
+                self._metrics.snapshot(role, sender, told)
+            case PeerUp():
+                self._changed.set()
+            case PeerDown(instance):
+                self._metrics.forget(instance)
+                self._changed.set()
+            case _:
+                pass
+
     def _act(self, action: GatewayAction, now: float) -> None:
         match action:
             case Send(peer, message):
                 self._links.send(peer, message, now)
+                if isinstance(message, Expect):
+                    self._metrics.attempt()
             case Note():
                 self._request_log.write(action.name, action.transfer, action.attempt, action.fields)
-                self._observer.note(action)
             case _:
                 stream = self._streams.get(action.request)
                 if stream is not None:

@@ -1,7 +1,9 @@
 """A `Tokenizer` from a Hugging Face directory, as transformers' fast tokenizers have it.
 
-`tokenizer.json` rules over the class that `tokenizer_config.json` names: transformers 5 rebuilds
-some of them (LlamaTokenizer) by rules of its own, the file is what the model was published with.
+What goes around a prompt (BOS, EOS) is `tokenizer.json`'s post-processor alone: where there is that
+file, transformers 5 does not read `add_bos_token` and its like. The file also rules over the class
+that `tokenizer_config.json` names, where transformers 5 rebuilds some (LlamaTokenizer) by rules of
+its own: the file is what the model was published with.
 """
 
 import json
@@ -11,7 +13,6 @@ from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken
-from tokenizers.processors import TemplateProcessing
 
 from common.errors import SetupError, UnsupportedModel
 from launch.gateway.text import byte_fallback, byte_level
@@ -46,7 +47,6 @@ def hf_tokenizer(directory: Path, config: JsonObject) -> Tokenizer:
         raise SetupError(f"{path}: {error}") from error
     special_tokens = _special_tokens(config)
     _add_tokens(backend, config, special_tokens)
-    _put_around(backend, config, special_tokens)
     return Tokenizer(backend, _vocabulary(backend, decoder, special_tokens))
 
 
@@ -69,39 +69,28 @@ def _spelling(token: object) -> str | None:
 def _add_tokens(
     backend: tokenizers.Tokenizer, config: JsonObject, special_tokens: Mapping[str, str]
 ) -> None:
-    """Tokens that the configuration knows of and `tokenizer.json` may not."""
+    """Tokens that `tokenizer.json` may not know of. Those with a role are special."""
     listed: Mapping[str, Mapping[str, Any]] = config.get("added_tokens_decoder") or {}
-    by_spelling: dict[str, AddedToken] = {}
-    for _, flags in sorted(listed.items(), key=lambda item: int(item[0])):
-        token = AddedToken(**{key: value for key, value in flags.items() if key != "__type"})
-        by_spelling[token.content] = token
-    backend.add_tokens(list(by_spelling.values()))
+    backend.add_tokens(
+        [
+            AddedToken(**{key: value for key, value in flags.items() if key != "__type"})
+            for _, flags in sorted(listed.items(), key=lambda item: int(item[0]))
+        ]
+    )
+    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    for name in special_tokens.values():
+        token = known.setdefault(name, AddedToken(name, normalized=False))
+        token.special = True
+        backend.add_special_tokens([token])
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    named = [*special_tokens.values(), *_spellings(extra)]
     backend.add_special_tokens(
-        [by_spelling.get(name, AddedToken(name, special=True, normalized=False)) for name in named]
+        [AddedToken(name, normalized=False) for name in _spellings(extra) if name not in known]
     )
 
 
 def _spellings(tokens: Iterable[object]) -> list[str]:
     values = tokens.values() if isinstance(tokens, Mapping) else tokens
     return [spelling for token in values if (spelling := _spelling(token)) is not None]
-
-
-def _put_around(
-    backend: tokenizers.Tokenizer, config: JsonObject, special_tokens: Mapping[str, str]
-) -> None:
-    """BOS and EOS as the configuration has them; without its word, as `tokenizer.json` has them."""
-    if "add_bos_token" not in config and "add_eos_token" not in config:
-        return
-    single = "$A:0"
-    named: list[dict[str, object]] = []
-    for role, form in (("bos", "bos:0 {}"), ("eos", "{} eos:0")):
-        token = special_tokens.get(f"{role}_token")
-        if config.get(f"add_{role}_token") and token is not None:
-            single = form.format(single)
-            named.append({"id": role, "ids": [backend.token_to_id(token)], "tokens": [token]})
-    backend.post_processor = TemplateProcessing(single=single, special_tokens=named)
 
 
 def _vocabulary(

@@ -4,7 +4,7 @@ Reads no tensor, and imports neither torch nor transformers.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.errors import SetupError
@@ -36,13 +36,24 @@ class TextModel:
     vocab_size: int  # rows of the model: valid token ids are below this
 
 
-def load_text_model(path: Path) -> TextModel:
-    """Raises `SetupError`: files are missing or broken, or (`UnsupportedModel`) foreign."""
+def load_text_model(path: Path, *, chat_template: Path | None = None) -> TextModel:
+    """Raises `SetupError`: files are missing or broken, or (`UnsupportedModel`) foreign.
+
+    chat_template  a jinja2 file that takes the place of the model's own
+    """
     if path.is_dir():
-        return _from_directory(path)
-    if path.suffix == ".gguf":
-        return _from_gguf(path)
-    raise SetupError(f"{path} is neither a model directory nor a .gguf file")
+        model = _from_directory(path)
+    elif path.suffix == ".gguf":
+        model = _from_gguf(path)
+    else:
+        raise SetupError(f"{path} is neither a model directory nor a .gguf file")
+    if chat_template is None:
+        return model
+    try:
+        source = chat_template.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"--chat-template {chat_template}: {error}") from error
+    return replace(model, template=_template({"default": source}, model.tokenizer))
 
 
 def _from_gguf(path: Path) -> TextModel:

@@ -1,0 +1,227 @@
+"""Tokens to choices: the streams of a request's prompts, each sample's text, and what it used.
+
+Knows the order of an answer, not its form: `completions` and `chat` render it.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from common.messages import FinishReason, TokenLogprob
+from common.metrics import GatewayMetrics
+from launch.gateway.api.prepare import Prepared, Prompt
+from launch.gateway.engine import Engine, Stream
+from launch.gateway.events import Delta
+from launch.gateway.text.detokenize import Detokenizer
+from launch.gateway.text.load import TextModel
+from launch.gateway.text.stops import StopStrings
+from launch.gateway.text.stream import TextStream
+from launch.gateway.transfers import Generate, RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A token with its log-probability (None: a prompt's first) and its place in the text."""
+
+    token: int
+    logprob: TokenLogprob | None
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one choice gains at once."""
+
+    choice: int
+    text: str
+    scored: tuple[Scored, ...] = ()
+    finish: str | None = None  # "stop" or "length"
+    stop_reason: str | int | None = None  # the stop string or stop token that ended it
+
+
+@dataclass(slots=True)
+class Usage:
+    """Counted as the client is billed: to where each text ends."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Choice:
+    """One sample of one prompt."""
+
+    index: int
+    text: TextStream
+    offset: int = 0  # characters of the choice before the sample's own text: an echo
+    over: bool = False
+    first_at: float | None = None
+    last_at: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One prompt, its stream, and its choices by sample."""
+
+    prompt: Prompt
+    stream: Stream
+    choices: list[_Choice]
+    echoed: bool = False
+
+    @property
+    def over(self) -> bool:
+        return all(choice.over for choice in self.choices)
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """The answer to one HTTP request. Begin it, iterate over it, and always close it."""
+
+    prepared: Prepared
+    text: TextModel
+    metrics: GatewayMetrics
+    usage: Usage = field(default_factory=Usage)
+    _runs: list[_Run] = field(default_factory=list[_Run])
+    _arrived: float = field(default_factory=time.perf_counter)
+
+    async def begin(self, engine: Engine) -> None:
+        """Until every worker of every prompt has accepted. Raises a BatonError if one does not."""
+        n = self.prepared.n
+        for at, prompt in enumerate(self.prepared.prompts):
+            generate = Generate(
+                request=RequestId(uuid.uuid4().hex), prompt=prompt.ids, n=n, params=prompt.params
+            )
+            choices = [_Choice(at * n + i, self._text_stream(prompt)) for i in range(n)]
+            self._runs.append(_Run(prompt, engine.submit(generate), choices))
+            self.usage.prompt_tokens += len(prompt.ids)
+            self._count_request(prompt)
+        for run in self._runs:
+            await run.stream.admitted()
+
+    def _text_stream(self, prompt: Prompt) -> TextStream:
+        prepared = self.prepared
+        detokenizer = Detokenizer(
+            self.text.tokenizer,
+            skip_special_tokens=prepared.skip_special_tokens,
+            prompt_ids=prompt.ids if prepared.echo else (),
+        )
+        stops = StopStrings(prepared.stops, include_in_output=prepared.include_stop)
+        return TextStream(detokenizer, stops, min_tokens=prepared.min_tokens)
+
+    def close(self) -> None:
+        """Whatever still runs is wanted no more. Idempotent."""
+        for run in self._runs:
+            run.stream.quit()
+
+    async def pieces(self) -> AsyncIterator[tuple[Piece, ...]]:
+        """What all choices gain, in the order it comes. Raises a BatonError that ends it early."""
+        if len(self._runs) == 1:
+            run = self._runs[0]
+            while not run.over:
+                yield self._take(run, await run.stream.next())
+            return
+        waiting = {asyncio.ensure_future(run.stream.next()): run for run in self._runs}
+        try:
+            while waiting:
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    run = waiting.pop(task)
+                    yield self._take(run, task.result())
+                    if not run.over:
+                        waiting[asyncio.ensure_future(run.stream.next())] = run
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    def _take(self, run: _Run, deltas: tuple[Delta, ...]) -> tuple[Piece, ...]:
+        pieces: list[Piece] = []
+        now = time.perf_counter()
+        for delta in deltas:
+            if not run.echoed:
+                run.echoed = True
+                self.usage.cached_tokens += delta.cached_tokens or 0
+                self.metrics.cached_prompt_tokens_total.inc(delta.cached_tokens or 0)
+                if self.prepared.echo:
+                    pieces += self._echo(run, delta)
+            choice = run.choices[delta.sample]
+            if not choice.over:
+                self._time(choice, now)
+                pieces += self._extend(run, choice, delta)
+        if run.over:
+            run.stream.quit()
+        return tuple(pieces)
+
+    def _echo(self, run: _Run, delta: Delta) -> list[Piece]:
+        """The prompt, as every choice of it begins."""
+        prompt, tokenizer = run.prompt, self.text.tokenizer
+        text = prompt.text
+        if text is None:
+            text = tokenizer.decode(prompt.ids, skip_special_tokens=False)
+        scored: list[Scored] = []
+        if delta.prompt_logprobs is not None:
+            offset = 0
+            for token, logprob in zip(prompt.ids, delta.prompt_logprobs, strict=True):
+                scored.append(Scored(token, logprob, offset))
+                offset += len(tokenizer.text_of(token))
+        for choice in run.choices:
+            choice.offset = len(text)
+        return [Piece(choice.index, text, tuple(scored)) for choice in run.choices]
+
+    def _extend(self, run: _Run, choice: _Choice, delta: Delta) -> list[Piece]:
+        if not self.prepared.generates:
+            choice.over = True
+            return [Piece(choice.index, "", finish="length")]
+        ended_by_token = delta.finish is FinishReason.STOP
+        hides_last = ended_by_token and not self.prepared.include_stop
+        got = choice.text.push(delta.tokens, last_is_stop_token=hides_last)
+        text, stopped_on = got.text, got.stopped_on
+        if stopped_on is None and delta.finish is not None:
+            rest = choice.text.finish()
+            text, stopped_on = text + rest.text, rest.stopped_on
+        self.usage.completion_tokens += got.n_tokens
+        self.metrics.generation_tokens_total.inc(got.n_tokens)
+        finish: str | None = None if delta.finish is None else str(delta.finish)
+        reason: str | int | None = stopped_on
+        if stopped_on is not None:
+            finish = "stop"
+            run.stream.stop(delta.sample)
+        elif ended_by_token and delta.tokens[-1] in run.prompt.params.stop_token_ids:
+            reason = delta.tokens[-1]
+        scored: tuple[Scored, ...] = ()
+        if self.prepared.logprobs:
+            rows = zip(delta.tokens, delta.logprobs, got.text_offsets, strict=False)
+            scored = tuple(Scored(t, p, choice.offset + at) for t, p, at in rows)
+        if finish is not None:
+            choice.over = True
+            self._count_choice(choice, finish)
+        if not (text or scored or finish):
+            return []
+        return [Piece(choice.index, text, scored, finish, reason)]
+
+    # --- metrics -----------------------------------------------------------------------------
+
+    def _count_request(self, prompt: Prompt) -> None:
+        self.metrics.prompt_tokens_total.inc(len(prompt.ids))
+        self.metrics.request_prompt_tokens.observe(len(prompt.ids))
+        self.metrics.request_params_max_tokens.observe(prompt.params.max_tokens)
+        self.metrics.request_params_n.observe(self.prepared.n)
+
+    def _time(self, choice: _Choice, now: float) -> None:
+        if choice.first_at is None:
+            choice.first_at = now
+            self.metrics.time_to_first_token_seconds.observe(now - self._arrived)
+        else:
+            self.metrics.inter_token_latency_seconds.observe(now - choice.last_at)
+        choice.last_at = now
+
+    def _count_choice(self, choice: _Choice, finish: str) -> None:
+        n_tokens = choice.text.n_tokens
+        self.metrics.success(finish)
+        self.metrics.request_generation_tokens.observe(n_tokens)
+        self.metrics.e2e_request_latency_seconds.observe(choice.last_at - self._arrived)
+        if n_tokens > 1 and choice.first_at is not None:
+            mean = (choice.last_at - choice.first_at) / (n_tokens - 1)
+            self.metrics.request_time_per_output_token_seconds.observe(mean)

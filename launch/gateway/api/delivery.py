@@ -1,0 +1,108 @@
+"""From an answer to bytes on a connection: streamed or whole, and given up when the client goes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from common.errors import BatonError
+from common.metrics import GatewayMetrics
+from launch.gateway.api.answer import Answer
+from launch.gateway.api.errors import error_body, json_response, status_of
+from launch.gateway.api.forms import Form, Gathered, sse
+
+_Result = TypeVar("_Result")
+_DONE = sse(b"[DONE]")
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+CLIENT_GONE_STATUS = 499  # nobody reads it; as nginx logs it
+
+
+class ClientGone(Exception):
+    """The client has closed its connection."""
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """The work's result, or ClientGone, the work cancelled, when the client leaves first."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request.receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        await _cancelled(task, gone)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def whole(answer: Answer, form: Form) -> Response:
+    """Gather it all."""
+    prepared = answer.prepared
+    choices = [Gathered() for _ in range(len(prepared.prompts) * prepared.n)]
+    async for pieces in answer.pieces():
+        for piece in pieces:
+            choices[piece.choice].add(piece)
+    return json_response(form.whole(choices, answer.usage))
+
+
+class EventStream(Response):
+    """The answer as server-sent events. Closes the answer, whatever ends it."""
+
+    def __init__(
+        self, answer: Answer, form: Form, metrics: GatewayMetrics, on_end: Callable[[], None]
+    ) -> None:
+        super().__init__(media_type="text/event-stream")
+        self._answer = answer
+        self._form = form
+        self._metrics = metrics
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        writing = asyncio.ensure_future(self._write(send))
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait({writing, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                writing.result()
+        finally:
+            await _cancelled(writing, gone)
+            self._answer.close()
+            self._on_end()
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        async for data in self._events():
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": _DONE, "more_body": False})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        form, answer, prepared = self._form, self._answer, self._answer.prepared
+        opening = form.opening(len(prepared.prompts) * prepared.n)
+        if opening:
+            yield opening
+        try:
+            async for pieces in answer.pieces():
+                if pieces:
+                    yield b"".join(map(form.event, pieces))
+            if prepared.include_usage:
+                yield form.last(answer.usage)
+        except BatonError as error:  # the status is out already
+            self._metrics.failure(status_of(error))
+            yield sse(error_body(error))

@@ -1,0 +1,224 @@
+"""An answer in the form that its endpoint promises: whole, or event by event."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from msgspec import UNSET, UnsetType
+
+from common.messages import TokenLogprob
+from launch.gateway.api.answer import Piece, Scored, Usage
+from launch.gateway.api.responses import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessage,
+    ChatTokenLogprob,
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    PromptTokensDetails,
+    TopLogprob,
+    UsageBody,
+    encode,
+)
+from launch.gateway.text.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class Gathered:
+    """One choice of an answer that is not streamed."""
+
+    text: list[str] = field(default_factory=list[str])
+    scored: list[Scored] = field(default_factory=list[Scored])
+    finish: str | None = None
+    stop_reason: str | int | None = None
+
+    def add(self, piece: Piece) -> None:
+        self.text.append(piece.text)
+        self.scored += piece.scored
+        self.finish, self.stop_reason = piece.finish, piece.stop_reason
+
+
+class Form(Protocol):
+    """How an endpoint says it."""
+
+    def opening(self, n_choices: int) -> bytes:
+        """Events before any text."""
+        ...
+
+    def event(self, piece: Piece) -> bytes: ...
+
+    def last(self, usage: Usage) -> bytes:
+        """The event that carries the usage."""
+        ...
+
+    def whole(self, choices: Sequence[Gathered], usage: Usage) -> bytes: ...
+
+
+def sse(data: bytes) -> bytes:
+    """One server-sent event."""
+    return b"data: " + data + b"\n\n"
+
+
+def usage_body(usage: Usage) -> UsageBody:
+    return UsageBody(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=usage.cached_tokens),
+    )
+
+
+class CompletionForm:
+    """/v1/completions"""
+
+    def __init__(
+        self, model: str, tokenizer: Tokenizer, *, logprobs: bool, include_usage: bool
+    ) -> None:
+        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._model = model
+        self._tokenizer = tokenizer
+        self._logprobs = logprobs
+        self._no_usage: UnsetType | None = None if include_usage else UNSET
+
+    def opening(self, n_choices: int) -> bytes:  # noqa: ARG002
+        return b""
+
+    def event(self, piece: Piece) -> bytes:
+        choice = CompletionChoice(
+            index=piece.choice,
+            text=piece.text,
+            logprobs=self._scores(piece.scored),
+            finish_reason=piece.finish,
+            stop_reason=piece.stop_reason,
+        )
+        return sse(encode(self._body([choice], self._no_usage)))
+
+    def last(self, usage: Usage) -> bytes:
+        return sse(encode(self._body([], usage_body(usage))))
+
+    def whole(self, choices: Sequence[Gathered], usage: Usage) -> bytes:
+        made = [
+            CompletionChoice(
+                index=index,
+                text="".join(choice.text),
+                logprobs=self._scores(choice.scored),
+                finish_reason=choice.finish,
+                stop_reason=choice.stop_reason,
+            )
+            for index, choice in enumerate(choices)
+        ]
+        return encode(self._body(made, usage_body(usage)))
+
+    def _body(
+        self, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None
+    ) -> Completion:
+        return Completion(
+            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
+        )
+
+    def _scores(self, scored: Sequence[Scored]) -> CompletionLogprobs | None:
+        if not self._logprobs:
+            return None
+        text_of = self._tokenizer.text_of
+        return CompletionLogprobs(
+            tokens=[text_of(s.token) for s in scored],
+            token_logprobs=[None if s.logprob is None else s.logprob.logprob for s in scored],
+            top_logprobs=[self._top(s.logprob) for s in scored],
+            text_offset=[s.offset for s in scored],
+        )
+
+    def _top(self, logprob: TokenLogprob | None) -> dict[str, float] | None:
+        """The alternatives, and the token itself, as OpenAI has it."""
+        if logprob is None:
+            return None
+        pairs = [*zip(logprob.top_tokens, logprob.top_logprobs, strict=True)]
+        if logprob.token not in logprob.top_tokens:
+            pairs.append((logprob.token, logprob.logprob))
+        return {self._tokenizer.text_of(token): value for token, value in pairs}
+
+
+class ChatForm:
+    """/v1/chat/completions"""
+
+    def __init__(
+        self, model: str, tokenizer: Tokenizer, *, logprobs: bool, include_usage: bool
+    ) -> None:
+        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._model = model
+        self._tokenizer = tokenizer
+        self._logprobs = logprobs
+        self._no_usage: UnsetType | None = None if include_usage else UNSET
+
+    def opening(self, n_choices: int) -> bytes:
+        role = ChatDelta(role="assistant", content="")
+        return b"".join(
+            self._event(ChatChunkChoice(index=index, delta=role)) for index in range(n_choices)
+        )
+
+    def event(self, piece: Piece) -> bytes:
+        return self._event(
+            ChatChunkChoice(
+                index=piece.choice,
+                delta=ChatDelta(content=piece.text) if piece.text else ChatDelta(),
+                logprobs=self._scores(piece.scored) if piece.scored else None,
+                finish_reason=piece.finish,
+                stop_reason=UNSET if piece.finish is None else piece.stop_reason,
+            )
+        )
+
+    def _event(self, choice: ChatChunkChoice) -> bytes:
+        return sse(encode(self._chunk([choice], self._no_usage)))
+
+    def last(self, usage: Usage) -> bytes:
+        return sse(encode(self._chunk([], usage_body(usage))))
+
+    def whole(self, choices: Sequence[Gathered], usage: Usage) -> bytes:
+        made = [
+            ChatChoice(
+                index=index,
+                message=ChatMessage(content="".join(choice.text)),
+                logprobs=self._scores(choice.scored) if self._logprobs else None,
+                finish_reason=choice.finish,
+                stop_reason=choice.stop_reason,
+            )
+            for index, choice in enumerate(choices)
+        ]
+        body = ChatCompletion(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=made,
+            usage=usage_body(usage),
+        )
+        return encode(body)
+
+    def _chunk(
+        self, choices: list[ChatChunkChoice], usage: UsageBody | UnsetType | None
+    ) -> ChatChunk:
+        return ChatChunk(
+            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
+        )
+
+    def _scores(self, scored: Sequence[Scored]) -> ChatLogprobs:
+        return ChatLogprobs(content=[self._score(s.logprob) for s in scored if s.logprob])
+
+    def _score(self, logprob: TokenLogprob) -> ChatTokenLogprob:
+        text_of, bytes_of = self._tokenizer.text_of, self._tokenizer.bytes_of
+        return ChatTokenLogprob(
+            token=text_of(logprob.token),
+            logprob=logprob.logprob,
+            bytes=list(bytes_of(logprob.token)),
+            top_logprobs=[
+                TopLogprob(token=text_of(token), logprob=value, bytes=list(bytes_of(token)))
+                for token, value in zip(logprob.top_tokens, logprob.top_logprobs, strict=True)
+            ],
+        )

@@ -1,0 +1,187 @@
+"""What clients get: the bodies of answers and of errors, as OpenAI's types name them."""
+
+from typing import Any
+
+import msgspec
+
+
+class PromptTokensDetails(msgspec.Struct, kw_only=True):
+    """Part of `usage`."""
+
+    cached_tokens: int
+
+
+class UsageBody(msgspec.Struct, kw_only=True):
+    """`usage`"""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionLogprobs(msgspec.Struct, kw_only=True):
+    """`choices[].logprobs` of completions; one entry a token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, kw_only=True):
+    """`choices[]` of completions, whole or streamed."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class Completion(msgspec.Struct, kw_only=True):
+    """POST /v1/completions; each event of a stream has the same form."""
+
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageBody | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class TopLogprob(msgspec.Struct, kw_only=True):
+    """An alternative to a token of a chat."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatTokenLogprob(msgspec.Struct, kw_only=True):
+    """A token of a chat."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, kw_only=True):
+    """`choices[].logprobs` of chats."""
+
+    content: list[ChatTokenLogprob]
+    refusal: list[ChatTokenLogprob] | None = None
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    """`choices[].message`"""
+
+    role: str = "assistant"
+    content: str
+    refusal: str | None = None
+
+
+class ChatDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`choices[].delta` of a streamed chat."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    """`choices[]` of a chat."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, kw_only=True):
+    """`choices[]` of an event of a streamed chat."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    """POST /v1/chat/completions"""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+
+
+class ChatChunk(msgspec.Struct, kw_only=True):
+    """An event of a streamed chat."""
+
+    id: str
+    object: str = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: UsageBody | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ModelCard(msgspec.Struct, kw_only=True):
+    """`data[]` of GET /v1/models"""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "baton"
+    root: str
+    parent: str | None = None
+    max_model_len: int | None
+
+
+class ModelList(msgspec.Struct, kw_only=True):
+    """GET /v1/models"""
+
+    object: str = "list"
+    data: list[ModelCard]
+
+
+class Tokenized(msgspec.Struct, kw_only=True):
+    """POST /tokenize"""
+
+    count: int
+    max_model_len: int | None
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Detokenized(msgspec.Struct, kw_only=True):
+    """POST /detokenize"""
+
+    prompt: str
+
+
+class ErrorDetail(msgspec.Struct, kw_only=True):
+    """`error`"""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | int | None = None
+
+
+class ErrorBody(msgspec.Struct, kw_only=True):
+    """Every error, also within a stream."""
+
+    error: ErrorDetail
+
+
+def encode(body: Any) -> bytes:  # noqa: ANN401 - any of the above
+    return _encoder.encode(body)
+
+
+_encoder = msgspec.json.Encoder()
