@@ -105,7 +105,9 @@ class _Server:
         self._supervisor.start()
         template = None if config.chat_template is None else Path(config.chat_template)
         try:
-            text = await asyncio.to_thread(load_text_model, Path(config.model or ""))
+            text = await asyncio.to_thread(
+                load_text_model, Path(config.model or ""), chat_template=template
+            )
             app = create_app(
                 self._engine, text, config, self._metrics, draining=lambda: self._draining
             )
