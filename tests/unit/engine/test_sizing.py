@@ -1,0 +1,68 @@
+"""Pages from bytes, and what is said when they are too few."""
+
+import re
+
+import pytest
+
+from common.config import ServeConfig, WorkerConfig, resolve_worker
+from common.engine.sizing import sizes
+from common.errors import SetupError
+from common.ids import Role
+from common.model.spec import Family, ModelSpec, NoScaling
+
+MODEL = ModelSpec(
+    family=Family.LLAMA,
+    hidden_size=576,
+    n_layers=30,
+    n_heads=9,
+    n_kv_heads=3,
+    head_dim=64,
+    intermediate_size=1536,
+    vocab_size=49152,
+    rms_norm_eps=1e-5,
+    rope_theta=1e5,
+    rope_scaling=NoScaling(),
+    max_position=8192,
+    tied_embeddings=True,
+    qkv_bias=False,
+    o_bias=False,
+    mlp_bias=False,
+    qk_norm=False,
+    sliding_window=None,
+    native_dtype="bfloat16",
+)
+PAGE_BYTES = 368_640  # of 16 tokens in bfloat16
+
+
+def config(**options: object) -> WorkerConfig:
+    serve = ServeConfig(model="m", served_model_name="m", **options)  # type: ignore[arg-type]
+    return resolve_worker(serve, Role.DECODE, index=0, name="d", join="ipc://x", threads=1)
+
+
+def test_a_pool_is_as_many_pages_as_fit_with_their_generations() -> None:
+    size = sizes(config(kv_cache_memory_bytes=600 * (PAGE_BYTES + 8) + 1), MODEL)
+    assert (size.n_pages, size.n_tokens, size.max_model_len) == (600, 9600, 8192)
+    assert size.kv.page_bytes == PAGE_BYTES
+    assert size.limits(config(max_num_seqs=7)).max_num_seqs == 7
+
+
+def test_a_wider_dtype_has_half_the_pages() -> None:
+    size = sizes(config(dtype="float32", kv_cache_memory_bytes=2**30, max_model_len=16), MODEL)
+    assert size.n_pages == 2**30 // (2 * PAGE_BYTES + 8)
+    assert size.max_model_len == 16
+
+
+def test_one_sequence_of_the_full_length_must_fit() -> None:
+    needed = 512 * (PAGE_BYTES + 8)
+    assert sizes(config(kv_cache_memory_bytes=needed), MODEL).n_pages == 512
+    message = (
+        f"--kv-cache-memory-bytes {needed - 1} holds 8176 tokens of KV, and one sequence of "
+        f"--max-model-len 8192 needs {needed} bytes"
+    )
+    with pytest.raises(SetupError, match=re.escape(message)):
+        sizes(config(kv_cache_memory_bytes=needed - 1), MODEL)
+
+
+def test_the_models_context_is_the_bound() -> None:
+    with pytest.raises(SetupError, match=r"--max-model-len 8193 exceeds .* 8192 tokens"):
+        sizes(config(max_model_len=8193), MODEL)
