@@ -14,6 +14,7 @@ from common.engine.events import (
     Received,
     Send,
     StepDone,
+    StepFailed,
     TicketFinal,
 )
 from common.engine.plan import Drawn, PassPlan, PassResult
@@ -23,6 +24,7 @@ from common.kv.prefix import page_hashes
 from common.messages import (
     PROTOCOL,
     AnyMessage,
+    End,
     Expect,
     FinishReason,
     HandedToken,
@@ -43,7 +45,7 @@ from decode.core import DecodeCore
 
 G = InstanceId("gateway")
 P = InstanceId("prefill")
-T = TransferId("t")
+T, U = TransferId("t"), TransferId("u")
 FINGERPRINT = "model"
 ROLES = {"g": Role.GATEWAY, "p": Role.PREFILL}
 
@@ -65,7 +67,7 @@ def hello(instance: InstanceId = P) -> Hello:
     return Hello(protocol=PROTOCOL, peer=peer(instance), model=None, limits=None, pool=pool)
 
 
-def expect(
+def expect(  # noqa: PLR0913  every field has a default
     prompt: tuple[int, ...] | int = 6,
     *,
     transfer: str = T,
@@ -131,6 +133,10 @@ def handoff(
     )
 
 
+def ended(transfer: str = T, attempt: int = 1) -> End:
+    return End(transfer=TransferId(transfer), attempt=attempt)
+
+
 def run(
     index: int,
     *tokens: int,
@@ -153,7 +159,7 @@ def hashes(tokens: tuple[int, ...] | int, page_tokens: int = 4) -> tuple[PageHas
 class Bench:
     """Knows one gateway and one prefill worker from the start, unless told otherwise."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  every field has a default
         self,
         *,
         n_pages: int = 16,
@@ -212,6 +218,12 @@ class Bench:
         drawn = tuple(Drawn(token=token) for token in tokens)
         return self.take(StepDone(step, result or PassResult(drawn=drawn)))
 
+    def raised(self, detail: str) -> tuple[Action, ...]:
+        """The running pass is final, and its results are none."""
+        assert self.launched is not None
+        step, self.launched = self.launched.step, None
+        return self.take(StepFailed(step, detail))
+
     def pulled(self, *, ok: bool = True) -> tuple[Action, ...]:
         """The last action's pull is final."""
         return self.take(TicketFinal(self.pull.ticket, ok, "" if ok else "torn"))
@@ -233,6 +245,10 @@ class Bench:
         """Messages of that kind in the last step's actions."""
         sends = [send for send in self.did(Send) if to in (None, send.peer)]
         return [send.message for send in sends if isinstance(send.message, kind)]
+
+    @property
+    def tokens_sent(self) -> list[tuple[InstanceId, Tokens]]:
+        return [(s.peer, s.message) for s in self.did(Send) if isinstance(s.message, Tokens)]
 
     @property
     def runs(self) -> list[TokenRun]:

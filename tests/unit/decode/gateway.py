@@ -15,6 +15,7 @@ from common.messages import (
     Gone,
     Heartbeat,
     Listed,
+    Peer,
     Phase,
     Refused,
     Resume,
@@ -27,6 +28,7 @@ from tests.unit.decode.builders import G, peer
 from tests.unit.decode.memory import END, answer
 
 if TYPE_CHECKING:
+    from tests.unit.decode.prefill import Prefiller
     from tests.unit.decode.world import World
 
 
@@ -78,7 +80,7 @@ class Gateway:
         self.open[transfer] = Asked(expect, expected, [[] for _ in range(n)], [False] * n)
         self._start(self.open[transfer])
 
-    def _prefill(self):  # noqa: ANN202
+    def _prefill(self) -> Peer:
         return peer(self._world.random.choice(list(self._world.prefills)))
 
     def _start(self, asked: Asked) -> None:
@@ -94,7 +96,7 @@ class Gateway:
             worker = self._world.prefills[prefill.instance]
             self._world.later(self._world.random.expovariate(100), lambda: self._go(worker, asked))
 
-    def _go(self, worker, asked: Asked) -> None:  # noqa: ANN001
+    def _go(self, worker: "Prefiller", asked: Asked) -> None:
         if self.open.get(asked.expect.transfer) is asked:
             worker.prefill(asked.expect)
 
@@ -114,11 +116,8 @@ class Gateway:
         random = self._world.random
         old = asked.expect
         had_some = any(asked.had)
-        samples = tuple(
-            Resume(s, tuple(had))
-            for s, had in enumerate(asked.had)
-            if not asked.finished[s]
-        )  # fmt: skip
+        going = [s for s, finished in enumerate(asked.finished) if not finished]
+        samples = tuple(Resume(s, tuple(asked.had[s])) for s in going)
         local = (had_some and len(samples) > 1) or random.random() < 0.5
         for worker in self._world.prefills.values():
             worker.ended((old.transfer, old.attempt))
@@ -144,34 +143,31 @@ class Gateway:
         self._world.post(G, "core", message)
 
     def hear(self, sender: str, message: AnyMessage) -> None:
+        if isinstance(message, Tokens):
+            for run in message.runs:
+                self._had(run, by_decode=sender == "core")
+            if sender == "core":
+                self._acknowledge(message.runs)
+        elif isinstance(message, Accepted | Failed | Refused | Gone):
+            asked = self._current(message.transfer, message.attempt)
+            if asked is not None:
+                self._answered(asked, message)
+
+    def _answered(self, asked: Asked, message: Accepted | Failed | Refused | Gone) -> None:
         match message:
-            case Accepted(transfer=transfer, attempt=attempt):
-                asked = self._current(transfer, attempt)
-                if asked is not None:
-                    asked.accepted = True
-            case Tokens(runs=runs):
-                for run in runs:
-                    self._had(run, by_decode=sender == "core")
-                if sender == "core":
-                    self._acknowledge(runs)
-            case Failed(transfer=transfer, attempt=attempt):
-                asked = self._current(transfer, attempt)
-                if asked is not None:
+            case Accepted():
+                asked.accepted = True
+            case Failed():
+                self._again(asked)
+            case Refused(retry_after_s=retry_after_s):
+                assert retry_after_s is not None
+                asked.refused = True
+                self._world.later(retry_after_s, lambda: self._retry(asked))
+            case Gone():
+                if asked.accepted:  # decode had it and has lost it
                     self._again(asked)
-            case Refused(transfer=transfer, attempt=attempt, retry_after_s=retry_after_s):
-                asked = self._current(transfer, attempt)
-                if asked is not None:
-                    assert retry_after_s is not None
-                    asked.refused = True
-                    self._world.later(retry_after_s, lambda: self._retry(asked))
-            case Gone(transfer=transfer, attempt=attempt):
-                asked = self._current(transfer, attempt)
-                if asked is not None and asked.accepted:  # decode had it and has lost it
-                    self._again(asked)
-                elif asked is not None and not asked.refused:
+                elif not asked.refused:
                     self._tell(asked)
-            case _:
-                pass
 
     def _retry(self, asked: Asked) -> None:
         asked.refused = False

@@ -45,7 +45,8 @@ class Memory:
         self._page_tokens = page_tokens
         self._pages: list[Content] = [[None] * page_tokens for _ in range(pool.n_pages)]
         self._lives: dict[object, dict[PageId, int]] = {}
-        self._writes: dict[tuple[int, int], int] = {}
+        self._writes: dict[tuple[int, int], int] = {}  # of the running pass: (page, at) -> KV
+        self._digests: list[int] = []  # of its rows
 
     def launch(self, launch: Launch) -> None:
         """Copies first; then every read is made, and every draw is checked against its tokens."""
@@ -53,29 +54,28 @@ class Memory:
         for source, target in plan.copies:
             self._pages[target] = list(self._pages[source])
         self._writes = {}
-        written: set[int] = set()
         self._digests: list[int] = []
         for b in range(len(plan.len_B)):
             rows = range(int(plan.start_B1[b]), int(plan.start_B1[b + 1]))
             table = [int(page) for page in plan.tables_BM[b]]
             length = int(plan.len_B[b])
             start = length - len(rows)
-            read = [self._pages[table[p // self._page_tokens]][p % self._page_tokens]
-                    for p in range(start)]  # fmt: skip
+            read = [self._at(table, position) for position in range(start)]
             assert None not in read
-            new = chain([int(t) for t in plan.tokens_T[rows]], read[-1] or 0 if read else 7)
-            for at, (row, digest) in enumerate(zip(rows, new, strict=True), start):
-                assert int(plan.positions_T[row]) == at
-                slot = int(plan.slots_T[row])
-                assert slot == table[at // self._page_tokens] * self._page_tokens + at % (
-                    self._page_tokens
-                )
-                assert slot not in written
-                written.add(slot)
-                self._writes[divmod(slot, self._page_tokens)] = digest
+            known = [digest for digest in read if digest is not None]
+            new = chain(plan.tokens_T[rows].tolist(), *known[-1:])
+            assert plan.positions_T[rows].tolist() == list(range(start, length))
+            for position, row, digest in zip(range(start, length), rows, new, strict=True):
+                page, at = table[position // self._page_tokens], position % self._page_tokens
+                assert int(plan.slots_T[row]) == page * self._page_tokens + at
+                assert (page, at) not in self._writes
+                self._writes[page, at] = digest
             self._digests += new
-            self._check_draws(launch, rows, [*(d for d in read if d is not None), *new])
+            self._check_draws(launch, rows, [*known, *new])
         self._live(launch.step, {PageId(page) for page, _ in self._writes})
+
+    def _at(self, table: list[int], position: int) -> int | None:
+        return self._pages[table[position // self._page_tokens]][position % self._page_tokens]
 
     @staticmethod
     def _check_draws(launch: Launch, rows: range, digests: list[int]) -> None:

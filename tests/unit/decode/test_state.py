@@ -29,5 +29,9 @@ def test_a_pair_outside_the_table_is_a_bug() -> None:
 
 def test_the_diagram_has_a_line_for_every_row() -> None:
     lines = diagram().splitlines()
-    assert lines[:3] == ["stateDiagram-v2", "    [*] --> queued", "    queued --> calling: admitted"]
+    assert lines[:3] == [
+        "stateDiagram-v2",
+        "    [*] --> queued",
+        "    queued --> calling: admitted",
+    ]
     assert len(lines) == 2 + len(NEXT)

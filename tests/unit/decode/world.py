@@ -29,7 +29,7 @@ from common.ids import InstanceId, TicketId
 from common.messages import AnyMessage
 from tests.unit.decode.builders import Bench, G, hello
 from tests.unit.decode.gateway import Gateway
-from tests.unit.decode.memory import Memory
+from tests.unit.decode.memory import Content, Memory
 from tests.unit.decode.prefill import Prefiller
 
 
@@ -50,6 +50,7 @@ class World:
     random: Random
     weather: Weather = field(default_factory=Weather)
     n_events: int = 0
+    transcript: list[str] | None = None  # of actions, if wanted
 
     def __post_init__(self) -> None:
         self.memory = Memory(self.bench.pool, self.bench.page_tokens)
@@ -101,6 +102,8 @@ class World:
         self._act()
 
     def _act(self) -> None:
+        if self.transcript is not None:
+            self.transcript += map(repr, self.bench.actions)
         for action in self.bench.actions:
             match action:
                 case Launch():
@@ -137,7 +140,8 @@ class World:
             owner = self.prefills.get(pull.peer)
             content = [owner.content(ref) if owner else None for ref, _ in pull.copies]
             ok = None not in content and self.random.random() >= self.weather.torn and not torn
-            lines = [line or [-1] * self.bench.page_tokens for line in content]
+            torn_page: Content = [-1] * self.bench.page_tokens
+            lines = [line or torn_page for line in content]
             self.memory.pulled(pull.ticket, [page for _, page in pull.copies], lines)
             self.give(TicketFinal(pull.ticket, ok, "" if ok else "torn"))
 

@@ -1,0 +1,172 @@
+from common.engine.events import Connect, Drain, Note, PeerDown
+from common.ids import InstanceId
+from common.messages import Accept, Accepted, Refused, Release, Resume
+from tests.unit.decode.builders import Bench, G, P, T, ended, expect, handoff, peer, ready
+
+A1 = Accepted(transfer=T, attempt=1)
+
+
+def test_an_expect_is_accepted_and_accepted_again() -> None:
+    bench = Bench()
+    bench.hear(expect())
+    assert bench.said(Accepted, G) == [A1]
+    assert bench.did(Note)[0] == Note(T, 1, "queued", {"tokens": 6})
+    bench.hear(expect())
+    assert bench.said(Accepted, G) == [A1]
+    assert not bench.did(Note)
+    assert not bench.said(Accept)
+
+
+def test_an_older_attempt_is_dropped() -> None:
+    bench = Bench()
+    bench.hear(expect(attempt=2))
+    bench.hear(expect(attempt=1))
+    assert bench.actions == ()
+    assert bench.core.stale_messages == 1
+
+
+def test_a_newer_attempt_ends_the_older_whose_full_pages_stay() -> None:
+    bench = Bench()
+    bench.hear(expect(9))
+    bench.hear(ready(0, 1), sender=P)
+    bench.pulled()
+    bench.hear(expect(9, attempt=2))
+    assert bench.said(Release, P) == [Release(transfer=T, attempt=1)]
+    (accept,) = bench.said(Accept, P)
+    assert (accept.attempt, len(accept.held)) == (2, 2)
+
+
+def test_what_never_fits_is_refused_without_a_time() -> None:
+    bench = Bench(n_pages=2)
+    bench.hear(expect(6, max_tokens=4))
+    assert bench.said(Refused, G) == [
+        Refused(
+            transfer=T,
+            attempt=1,
+            reason="3 pages of 2 that the KV cache has",
+            retry_after_s=None,
+        )
+    ]
+    bench.take(Drain())
+    bench.hear(expect(6, max_tokens=4))
+    assert bench.said(Refused, G)[0].retry_after_s is None
+    assert bench.core.idle
+
+
+def test_a_full_queue_refuses_with_a_time() -> None:
+    bench = Bench(n_pages=3, max_waiting=2)
+    for n in range(3):
+        bench.hear(expect(transfer=f"t{n}"))  # the first has the room, two wait
+    bench.hear(expect(transfer="t3"))
+    assert bench.said(Refused, G)[0].retry_after_s == 1.0
+
+
+def test_a_draining_worker_finishes_what_it_has() -> None:
+    bench = Bench()
+    bench.hear(expect(prefill=None, max_tokens=2))
+    bench.take(Drain())
+    bench.hear(expect(transfer="u"))
+    (refused,) = bench.said(Refused, G)
+    assert (refused.reason, refused.retry_after_s) == ("draining", 1.0)
+    bench.done(50)
+    bench.done(51)
+    bench.hear(ended())
+    assert bench.core.idle
+
+
+def test_claims_not_pages_are_given_out() -> None:
+    bench = Bench(n_pages=16)
+    bench.hear(expect(6, max_tokens=4))  # 2 now, 1 to finish
+    assert bench.pool.n_held == 0
+    assert bench.core.check() is None
+
+
+def test_the_room_that_one_sequence_needs_to_finish_is_not_given_out() -> None:
+    bench = Bench(n_pages=16, max_num_seqs=8)
+    for n in range(5):
+        bench.hear(expect(6, transfer=f"t{n}", max_tokens=20))  # 2 now, 5 more to finish
+    assert [len(bench.said(Accept, P))] == [1]  # t4: 5 x 2 + 5 = 15 of 16
+    bench.hear(expect(6, transfer="t5", max_tokens=20))
+    assert not bench.said(Accept)
+
+
+def test_the_first_in_line_is_not_passed_by_smaller_ones() -> None:
+    bench = Bench(n_pages=8)
+    bench.hear(expect(6, transfer="running", max_tokens=4))
+    bench.hear(expect(25, transfer="large", max_tokens=4))
+    bench.hear(expect(1, transfer="small", max_tokens=1))
+    assert not bench.said(Accept)
+    bench.hear(ended("running"))
+    assert [a.transfer for a in bench.said(Accept, P)] == ["large", "small"]
+
+
+def test_recovering_before_new() -> None:
+    bench = Bench(n_pages=8)
+    bench.hear(expect(25, transfer="first", max_tokens=4))
+    bench.hear(expect(25, transfer="new", max_tokens=4))
+    bench.hear(expect(25, transfer="recovering", attempt=2, max_tokens=4))
+    bench.hear(ended("first"))
+    assert [a.transfer for a in bench.said(Accept, P)] == ["recovering"]
+
+
+def test_preempted_before_recovering() -> None:
+    bench = Bench(n_pages=8, cache=False)
+    bench.hear(expect(8, transfer="t1", prefill=None, max_tokens=13))
+    bench.done(50)
+    bench.hear(expect(8, transfer="t2", prefill=None, max_tokens=13))
+    bench.hear(expect(8, transfer="t3", attempt=2, prefill=None, max_tokens=2))
+    while not [note for note in bench.did(Note) if note.name == "preempted"]:
+        bench.done(*(60 for _ in bench.plan.draws))
+    bench.hear(ended("t1"))
+    bench.done(70)
+    begun = [
+        (n.transfer, n.name) for n in bench.did(Note) if n.name in ("resumed", "context_begin")
+    ]
+    assert begun == [("t2", "resumed"), ("t3", "context_begin")]
+
+
+def test_pages_that_are_shared_need_no_room() -> None:
+    bench = Bench(n_pages=8, max_num_seqs=1)
+    bench.hear(expect(20, prefill=None, max_tokens=2))  # 6 of 8
+    while bench.launched:
+        bench.done(*(50 for _ in bench.plan.draws))
+    bench.hear(expect(20, transfer="u", samples=(Resume(0, (50,)),), max_tokens=4))
+    (accept,) = bench.said(Accept, P)
+    assert len(accept.held) == 5
+
+
+def test_in_flight_are_at_most_a_quarter_more_than_a_pass_takes() -> None:
+    bench = Bench(n_pages=99, max_num_seqs=4, max_waiting=9)
+    for n in range(6):
+        bench.hear(expect(2, transfer=f"t{n}", max_tokens=2))
+    assert not bench.said(Accept)
+    bench.hear(ended("t0"))
+    assert [a.transfer for a in bench.said(Accept)] == ["t5"]
+
+
+def test_nobody_is_let_in_whose_prefill_side_is_dead() -> None:
+    dead = InstanceId("prefill-2")
+    bench = Bench(n_pages=8)
+    bench.hear(expect(25, transfer="first", max_tokens=4))
+    bench.hear(expect(25, transfer="second", max_tokens=4, prefill=dead))
+    bench.take(PeerDown(dead))
+    bench.hear(expect(25, transfer="third", max_tokens=4))
+    bench.hear(ended("first"))
+    assert [a.transfer for a in bench.said(Accept)] == ["third"]
+    assert not bench.did(Connect)
+
+
+def test_a_stranger_is_connected_to_first() -> None:
+    stranger = InstanceId("prefill-2")
+    bench = Bench()
+    bench.hear(expect(prefill=stranger))
+    assert bench.did(Connect) == [Connect(peer(stranger))]
+    assert not bench.said(Accept)
+
+
+def test_a_handoff_frees_no_room_before_it_joins() -> None:
+    bench = Bench(n_pages=4)
+    bench.hear(expect(6, max_tokens=4))
+    bench.hear(handoff(0, 1), sender=P)
+    assert bench.pool.n_held == 2
+    assert len(bench.pull.copies) == 2
