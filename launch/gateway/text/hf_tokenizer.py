@@ -21,6 +21,7 @@ from launch.gateway.text.tokenizer import Tokenizer, Vocabulary
 
 _SPACE_AGAIN = {"type": "Replace", "pattern": {"String": byte_fallback.SPACE}, "content": " "}
 _WITHOUT_FIRST_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+_FLAGS = frozenset(("content", "lstrip", "rstrip", "single_word", "normalized", "special"))
 _SENTENCEPIECE = [_SPACE_AGAIN, {"type": "ByteFallback"}, {"type": "Fuse"}]
 
 
@@ -73,7 +74,7 @@ def _add_tokens(
     listed: Mapping[str, Mapping[str, Any]] = config.get("added_tokens_decoder") or {}
     backend.add_tokens(
         [
-            AddedToken(**{key: value for key, value in flags.items() if key != "__type"})
+            AddedToken(**{key: value for key, value in flags.items() if key in _FLAGS})
             for _, flags in sorted(listed.items(), key=lambda item: int(item[0]))
         ]
     )

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from common.errors import SetupError
-from launch.gateway.text.gguf_tokenizer import TURN_ENDS, Metadata, get, special_id
+from launch.gateway.text.gguf_tokenizer import END_SPELLINGS, Metadata, get, special_id
 from launch.gateway.text.json_files import JsonObject, read_json
 
 
@@ -58,9 +58,9 @@ def _eos_ids(config: JsonObject) -> frozenset[int]:
 
 
 def gguf_end_token_ids(metadata: Metadata) -> frozenset[int]:
-    """End of sequence, of turn and of message; and tokens that end a turn by their spelling."""
+    """End of sequence, of turn and of message; and tokens that end a text by their spelling."""
     roles = (special_id(metadata, role) for role in ("eos", "eot", "eom"))
     tokens = get(metadata, "tokenizer.ggml.tokens", list)
     return frozenset(n for n in roles if n is not None).union(
-        n for n, token in enumerate(tokens) if token in TURN_ENDS
+        n for n, token in enumerate(tokens) if token in END_SPELLINGS
     )
