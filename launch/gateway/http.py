@@ -135,6 +135,7 @@ class _Api:
                 self._text.tokenizer,
                 logprobs=prepared.logprobs,
                 include_usage=prepared.include_usage,
+                prompts=prepared.returned_prompts,
             )
             await while_connected(request, answer.begin(self._engine))
             if not prepared.stream:

@@ -36,6 +36,7 @@ class Piece:
 
     choice: int
     text: str
+    tokens: tuple[int, ...] = ()  # what it counts; their text may come later
     scored: tuple[Scored, ...] = ()
     finish: str | None = None  # "stop" or "length"
     stop_reason: str | int | None = None  # the stop string or stop token that ended it
@@ -168,7 +169,7 @@ class Answer:
                 offset += len(tokenizer.text_of(token))
         for choice in run.choices:
             choice.offset = len(text)
-        return [Piece(choice.index, text, tuple(scored)) for choice in run.choices]
+        return [Piece(choice.index, text, scored=tuple(scored)) for choice in run.choices]
 
     def _extend(self, run: _Run, choice: _Choice, delta: Delta) -> list[Piece]:
         if not self.prepared.generates:
@@ -197,9 +198,10 @@ class Answer:
         if finish is not None:
             choice.over = True
             self._count_choice(choice, finish)
-        if not (text or scored or finish):
+        tokens = delta.tokens[: got.n_tokens] if self.prepared.return_token_ids else ()
+        if not (text or tokens or scored or finish):
             return []
-        return [Piece(choice.index, text, scored, finish, reason)]
+        return [Piece(choice.index, text, tokens, scored, finish, reason)]
 
     # --- metrics -----------------------------------------------------------------------------
 

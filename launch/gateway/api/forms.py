@@ -35,12 +35,14 @@ class Gathered:
     """One choice of an answer that is not streamed."""
 
     text: list[str] = field(default_factory=list[str])
+    tokens: list[int] = field(default_factory=list[int])
     scored: list[Scored] = field(default_factory=list[Scored])
     finish: str | None = None
     stop_reason: str | int | None = None
 
     def add(self, piece: Piece) -> None:
         self.text.append(piece.text)
+        self.tokens += piece.tokens
         self.scored += piece.scored
         self.finish, self.stop_reason = piece.finish, piece.stop_reason
 
@@ -79,14 +81,23 @@ class CompletionForm:
     """/v1/completions"""
 
     def __init__(
-        self, model: str, tokenizer: Tokenizer, *, logprobs: bool, include_usage: bool
+        self,
+        model: str,
+        tokenizer: Tokenizer,
+        *,
+        logprobs: bool,
+        include_usage: bool,
+        prompts: Sequence[Sequence[int]] = (),
     ) -> None:
+        """`prompts`: of each choice, where token ids are to be returned; else empty."""
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._model = model
         self._tokenizer = tokenizer
         self._logprobs = logprobs
         self._no_usage: UnsetType | None = None if include_usage else UNSET
+        self._prompts = prompts
+        self._begun: set[int] = set()
 
     def opening(self, n_choices: int) -> bytes:  # noqa: ARG002
         return b""
@@ -98,7 +109,11 @@ class CompletionForm:
             logprobs=self._scores(piece.scored),
             finish_reason=piece.finish,
             stop_reason=piece.stop_reason,
+            token_ids=list(piece.tokens) if self._prompts else UNSET,
         )
+        if self._prompts and piece.choice not in self._begun:
+            self._begun.add(piece.choice)
+            choice.prompt_token_ids = list(self._prompts[piece.choice])
         return sse(encode(self._body([choice], self._no_usage)))
 
     def last(self, usage: Usage) -> bytes:
@@ -112,6 +127,8 @@ class CompletionForm:
                 logprobs=self._scores(choice.scored),
                 finish_reason=choice.finish,
                 stop_reason=choice.stop_reason,
+                token_ids=choice.tokens if self._prompts else UNSET,
+                prompt_token_ids=list(self._prompts[index]) if self._prompts else UNSET,
             )
             for index, choice in enumerate(choices)
         ]
@@ -149,37 +166,44 @@ class ChatForm:
     """/v1/chat/completions"""
 
     def __init__(
-        self, model: str, tokenizer: Tokenizer, *, logprobs: bool, include_usage: bool
+        self,
+        model: str,
+        tokenizer: Tokenizer,
+        *,
+        logprobs: bool,
+        include_usage: bool,
+        prompts: Sequence[Sequence[int]] = (),
     ) -> None:
+        """`prompts`: of each choice, where token ids are to be returned; else empty."""
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._model = model
         self._tokenizer = tokenizer
         self._logprobs = logprobs
         self._no_usage: UnsetType | None = None if include_usage else UNSET
+        self._prompts = prompts
 
     def opening(self, n_choices: int) -> bytes:
         role = ChatDelta(role="assistant", content="")
-        return b"".join(
-            self._event(ChatChunkChoice(index=index, delta=role)) for index in range(n_choices)
-        )
+        chunks = [self._chunk([ChatChunkChoice(index=n, delta=role)]) for n in range(n_choices)]
+        chunks[0].prompt_token_ids = self._prompt_ids()
+        return b"".join(sse(encode(chunk)) for chunk in chunks)
 
     def event(self, piece: Piece) -> bytes:
-        return self._event(
-            ChatChunkChoice(
-                index=piece.choice,
-                delta=ChatDelta(content=piece.text) if piece.text else ChatDelta(),
-                logprobs=self._scores(piece.scored) if piece.scored else None,
-                finish_reason=piece.finish,
-                stop_reason=UNSET if piece.finish is None else piece.stop_reason,
-            )
+        choice = ChatChunkChoice(
+            index=piece.choice,
+            delta=ChatDelta(content=piece.text) if piece.text else ChatDelta(),
+            logprobs=self._scores(piece.scored) if piece.scored else None,
+            finish_reason=piece.finish,
+            stop_reason=UNSET if piece.finish is None else piece.stop_reason,
+            token_ids=list(piece.tokens) if self._prompts else UNSET,
         )
-
-    def _event(self, choice: ChatChunkChoice) -> bytes:
-        return sse(encode(self._chunk([choice], self._no_usage)))
+        return sse(encode(self._chunk([choice])))
 
     def last(self, usage: Usage) -> bytes:
-        return sse(encode(self._chunk([], usage_body(usage))))
+        chunk = self._chunk([])
+        chunk.usage = usage_body(usage)
+        return sse(encode(chunk))
 
     def whole(self, choices: Sequence[Gathered], usage: Usage) -> bytes:
         made = [
@@ -189,6 +213,7 @@ class ChatForm:
                 logprobs=self._scores(choice.scored) if self._logprobs else None,
                 finish_reason=choice.finish,
                 stop_reason=choice.stop_reason,
+                token_ids=choice.tokens if self._prompts else UNSET,
             )
             for index, choice in enumerate(choices)
         ]
@@ -198,15 +223,21 @@ class ChatForm:
             model=self._model,
             choices=made,
             usage=usage_body(usage),
+            prompt_token_ids=self._prompt_ids(),
         )
         return encode(body)
 
-    def _chunk(
-        self, choices: list[ChatChunkChoice], usage: UsageBody | UnsetType | None
-    ) -> ChatChunk:
+    def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
         return ChatChunk(
-            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=self._no_usage,
         )
+
+    def _prompt_ids(self) -> list[int] | UnsetType:
+        return list(self._prompts[0]) if self._prompts else UNSET
 
     def _scores(self, scored: Sequence[Scored]) -> ChatLogprobs:
         return ChatLogprobs(content=[self._score(s.logprob) for s in scored if s.logprob])

@@ -57,6 +57,14 @@ class Prepared:
     generates: bool  # False: the client asked for no tokens, only for an echo
     stream: bool
     include_usage: bool
+    return_token_ids: bool
+
+    @property
+    def returned_prompts(self) -> tuple[tuple[int, ...], ...]:
+        """The prompt of each choice, where the client asked for token ids."""
+        if not self.return_token_ids:
+            return ()
+        return tuple(prompt.ids for prompt in self.prompts for _ in range(self.n))
 
 
 def prepare_completion(request: CompletionRequest, served: Served) -> Prepared:
@@ -145,6 +153,7 @@ def _prepared(  # noqa: PLR0913 - the two endpoints meet here
         generates=max_tokens != 0,
         stream=bool(request.stream),
         include_usage=options is not None and bool(options.include_usage),
+        return_token_ids=bool(request.return_token_ids),
     )
 
 
