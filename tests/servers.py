@@ -1,4 +1,4 @@
-"""`baton serve` as a user starts it, watched from outside: what it says, and what it leaves behind."""
+"""`baton serve` as a user starts it, seen from outside: what it says, and what it leaves behind."""
 
 import signal
 import socket
@@ -122,9 +122,9 @@ def baton(argv: Sequence[str], *, port: int = 0) -> Iterator[RunningServer]:
         mark = uuid.uuid4().hex
         shm_before = frozenset(_shm_names())
         with log_path.open("wb") as log:
+            set_variables = ["env", f"{_MARK}={mark}", f"TMPDIR={tmp}"]
             process = subprocess.Popen(
-                ["env", f"{_MARK}={mark}", f"TMPDIR={tmp}"]
-                + [sys.executable, "-P", "-m", "launch.cli", *argv],
+                [*set_variables, sys.executable, "-P", "-m", "launch.cli", *argv],
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
