@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from common.engine.plan import Draw, Drawn
-from common.messages import SamplingParams, TokenLogprob
+from common.params import SamplingParams, TokenLogprob
 
 ARGMAX_BLOCK = 64
 UNIFORM_BITS = 53

@@ -1,6 +1,6 @@
 """When a sample ends, as far as token ids can tell. Pure; stop strings are the gateway's alone."""
 
-from common.messages import FinishReason, SamplingParams
+from common.params import FinishReason, SamplingParams
 
 
 def token_rules(

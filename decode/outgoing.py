@@ -11,18 +11,9 @@ from dataclasses import dataclass
 from common.engine.events import Action, Note, Send
 from common.errors import InvariantBroken
 from common.ids import InstanceId
-from common.messages import (
-    Accept,
-    Accepted,
-    AnyMessage,
-    Listed,
-    PageRef,
-    Release,
-    TokenLogprob,
-    TokenRun,
-    Tokens,
-)
+from common.messages import Accept, Accepted, AnyMessage, Listed, PageRef, Release, TokenRun, Tokens
 from common.messages import Phase as WirePhase
+from common.params import TokenLogprob
 from decode.state import Phase, Sample, Transfer
 
 CREDIT_TOKENS = 65536  # until the gateway says

@@ -9,15 +9,8 @@ from enum import StrEnum, auto
 
 from common.errors import InvariantBroken
 from common.ids import InstanceId, PageHash, PageId, StepId, TicketId, TransferId
-from common.messages import (
-    Expect,
-    Failed,
-    FinishReason,
-    PageRef,
-    RegionKey,
-    SamplingParams,
-    TokenLogprob,
-)
+from common.messages import Expect, Failed, PageRef, RegionKey
+from common.params import FinishReason, SamplingParams, TokenLogprob
 
 Key = tuple[TransferId, int]
 """(transfer, attempt)."""

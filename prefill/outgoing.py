@@ -1,16 +1,8 @@
 """What a prefill worker says: messages built from its records. Decides nothing, sends nothing."""
 
-from common.messages import (
-    Failed,
-    FailureKind,
-    Handoff,
-    Listed,
-    PagesReady,
-    TokenLogprob,
-    TokenRun,
-    Tokens,
-)
+from common.messages import Failed, FailureKind, Handoff, Listed, PagesReady, TokenRun, Tokens
 from common.messages import Phase as WirePhase
+from common.params import TokenLogprob
 from prefill.handoff import Lease
 from prefill.state import Phase, Prompt
 

@@ -8,7 +8,8 @@ from enum import StrEnum, auto
 
 from common.errors import InvariantBroken
 from common.ids import InstanceId, PageHash, PageId, StepId, TicketId, TransferId
-from common.messages import Accept, HandedToken, Prefill, TokenLogprob
+from common.messages import Accept, HandedToken, Prefill
+from common.params import TokenLogprob
 
 
 class Phase(StrEnum):

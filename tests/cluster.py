@@ -41,8 +41,8 @@ from common.messages import (
     Peer,
     PeerLost,
     RegionKey,
-    SamplingParams,
 )
+from common.params import SamplingParams
 from decode.compute import DecodeOptions
 from decode.core import DecodeCore
 from launch.gateway.attempts import GatewayOptions

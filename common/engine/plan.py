@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.ids import PageId, TransferId
-from common.messages import SamplingParams, TokenLogprob
+from common.params import SamplingParams, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

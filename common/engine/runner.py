@@ -16,8 +16,8 @@ from common.kernels.attention_plan import Sequences, plan_attention
 from common.kernels.paged import PageGeometry
 from common.kv.cache import KVCache
 from common.kv.layout import pages_for
-from common.messages import TokenLogprob
 from common.model.inputs import PassInputs
+from common.params import TokenLogprob
 from common.sampling import sample, score
 
 SCORED_ROWS = 64  # logits of so many prompt rows are in memory at once

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from common.engine.events import Event, Note, Send
 from common.errors import BatonError
-from common.messages import FinishReason, TokenLogprob
+from common.params import FinishReason, TokenLogprob
 from launch.gateway.transfers import Generate, RequestId
 
 

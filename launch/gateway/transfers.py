@@ -5,7 +5,8 @@ from enum import StrEnum, auto
 from typing import NewType
 
 from common.ids import InstanceId, PageHash, TransferId
-from common.messages import Expect, FinishReason, Peer, Prefill, Resume, SamplingParams
+from common.messages import Expect, Peer, Prefill, Resume
+from common.params import FinishReason, SamplingParams
 
 RequestId = NewType("RequestId", str)
 """One prompt of one client's request: `cmpl-…-0`. Shown in logs; never on the wire to workers."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common.engine.plan import Draw
 from common.ids import TransferId
-from common.messages import SamplingParams
+from common.params import SamplingParams
 from common.sampling import sample
 
 N_VOCAB = 130

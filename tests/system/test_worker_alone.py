@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from common.ids import Role
-from common.messages import FinishReason, ModelIdentity
+from common.messages import ModelIdentity
+from common.params import FinishReason
 from tests.system.workers import Gateway, config_pipe, configured, expect, started
 
 N_OUT = 24

@@ -21,7 +21,6 @@ from common.messages import (
     End,
     Expect,
     Failed,
-    FinishReason,
     Heartbeat,
     Hello,
     Listed,
@@ -32,11 +31,11 @@ from common.messages import (
     Prefill,
     Refused,
     Resume,
-    SamplingParams,
     Snapshot,
     Tokens,
     TokensAck,
 )
+from common.params import FinishReason, SamplingParams
 from common.rundir import host_id
 from common.wire import Mailbox
 

@@ -8,7 +8,7 @@ from scipy.stats import chisquare, kstest
 
 from common.engine.plan import Draw
 from common.ids import TransferId
-from common.messages import SamplingParams
+from common.params import SamplingParams
 from common.sampling import _invert, sample, uniform_bits
 
 N_DRAWS = 20_000

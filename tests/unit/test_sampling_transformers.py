@@ -16,7 +16,7 @@ from transformers.generation.logits_process import (
 
 from common.engine.plan import Draw
 from common.ids import TransferId
-from common.messages import SamplingParams
+from common.params import SamplingParams
 from common.sampling import _changed_logits, _truncate, _weights
 
 N_VOCAB = 3000

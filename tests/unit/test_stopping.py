@@ -1,6 +1,6 @@
 """When a sample ends, as far as token ids can tell."""
 
-from common.messages import FinishReason, SamplingParams
+from common.params import FinishReason, SamplingParams
 from common.stopping import token_rules
 
 PARAMS = SamplingParams(max_tokens=5, seed=0, end_token_ids=(2, 7), stop_token_ids=(9,))

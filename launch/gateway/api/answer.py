@@ -9,8 +9,8 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from common.messages import FinishReason, TokenLogprob
 from common.metrics import GatewayMetrics
+from common.params import FinishReason, TokenLogprob
 from launch.gateway.api.prepare import Prepared, Prompt
 from launch.gateway.engine import Engine, Stream
 from launch.gateway.events import Delta

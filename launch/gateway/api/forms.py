@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
-from common.messages import TokenLogprob
+from common.params import TokenLogprob
 from launch.gateway.api.answer import Piece, Scored, Usage
 from launch.gateway.api.responses import (
     ChatChoice,

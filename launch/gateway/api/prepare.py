@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from common.errors import ClientError, ContextOverflow
-from common.messages import SamplingParams
+from common.params import SamplingParams
 from launch.gateway.api.requests import MAX_STOPS, ChatRequest, CompletionRequest, Sampling
 from launch.gateway.text.load import TextModel
 from launch.gateway.text.stops import StopAutomaton

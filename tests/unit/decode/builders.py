@@ -26,7 +26,6 @@ from common.messages import (
     AnyMessage,
     End,
     Expect,
-    FinishReason,
     HandedToken,
     Handoff,
     Hello,
@@ -36,10 +35,10 @@ from common.messages import (
     Peer,
     RegionKey,
     Resume,
-    SamplingParams,
     TokenRun,
     Tokens,
 )
+from common.params import FinishReason, SamplingParams
 from decode.compute import DecodeOptions
 from decode.core import DecodeCore
 

@@ -19,11 +19,11 @@ from common.messages import (
     Phase,
     Refused,
     Resume,
-    SamplingParams,
     TokenRun,
     Tokens,
     TokensAck,
 )
+from common.params import SamplingParams
 from tests.unit.decode.builders import G, peer
 from tests.unit.decode.memory import END, answer
 

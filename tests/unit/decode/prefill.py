@@ -10,7 +10,6 @@ from common.messages import (
     Accept,
     AnyMessage,
     Expect,
-    FinishReason,
     Gone,
     HandedToken,
     Handoff,
@@ -23,6 +22,7 @@ from common.messages import (
     TokenRun,
     Tokens,
 )
+from common.params import FinishReason
 from tests.unit.decode.builders import G
 from tests.unit.decode.memory import END, Content, chain, draw
 

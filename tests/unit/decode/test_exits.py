@@ -1,16 +1,8 @@
 """Whatever ends a transfer, its pages come back, each behind what may still write it."""
 
 from common.engine.events import Cancel, Note, PeerDown, TicketFinal
-from common.messages import (
-    Failed,
-    FailureKind,
-    FinishReason,
-    Handoff,
-    Heartbeat,
-    Listed,
-    Phase,
-    Release,
-)
+from common.messages import Failed, FailureKind, Handoff, Heartbeat, Listed, Phase, Release
+from common.params import FinishReason
 from tests.unit.decode.builders import Bench, G, P, T, U, ended, expect, handoff, hashes, ready, run
 
 R1 = Release(transfer=T, attempt=1)

@@ -1,16 +1,7 @@
 from common.engine.events import Connect, Note, PeerBarred, PeerDown, PeerUp, Pull, TicketFinal
 from common.ids import InstanceId, PageId, TicketId
-from common.messages import (
-    Accept,
-    Failed,
-    FailureKind,
-    FinishReason,
-    Gone,
-    HandedToken,
-    PageRef,
-    Release,
-    Resume,
-)
+from common.messages import Accept, Failed, FailureKind, Gone, HandedToken, PageRef, Release, Resume
+from common.params import FinishReason
 from tests.unit.decode.builders import (
     Bench,
     G,

@@ -4,7 +4,8 @@ import numpy as np
 
 from common.engine.events import Launch, Note
 from common.engine.plan import Draw, Drawn, PassResult, ScorePrompt
-from common.messages import FinishReason, Resume, TokenLogprob
+from common.messages import Resume
+from common.params import FinishReason, TokenLogprob
 from tests.unit.decode.builders import Bench, T, U, ended, expect, run
 
 

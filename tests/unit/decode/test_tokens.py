@@ -5,17 +5,8 @@ from collections.abc import Iterable
 from common.engine.events import Launch, PeerUp, Send
 from common.engine.plan import Drawn, PassResult
 from common.ids import InstanceId, TransferId
-from common.messages import (
-    Ack,
-    Expect,
-    FinishReason,
-    Heartbeat,
-    Listed,
-    Phase,
-    TokenLogprob,
-    Tokens,
-    TokensAck,
-)
+from common.messages import Ack, Expect, Heartbeat, Listed, Phase, Tokens, TokensAck
+from common.params import FinishReason, TokenLogprob
 from tests.unit.decode.builders import Bench, G, T, ended, expect, hello, run
 
 G2 = InstanceId("gateway-2")

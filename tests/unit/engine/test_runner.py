@@ -9,8 +9,8 @@ from common.engine.runner import SCORED_ROWS, Runner
 from common.ids import PageId, TransferId
 from common.kv.cache import KVCache
 from common.kv.layout import KVSpec
-from common.messages import SamplingParams
 from common.model.inputs import PassInputs
+from common.params import SamplingParams
 
 PAGE_TOKENS = 4
 VOCAB = 16

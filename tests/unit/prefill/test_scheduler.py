@@ -3,7 +3,8 @@ from dataclasses import replace
 from msgspec import structs
 
 from common.ids import InstanceId, PageId, TransferId
-from common.messages import Accept, Limits, Prefill, Resume, SamplingParams
+from common.messages import Accept, Limits, Prefill, Resume
+from common.params import SamplingParams
 from prefill.scheduler import Refusal, Room, due_at, in_order, plan, refusal, to_set_back
 from prefill.state import Phase, Prompt
 

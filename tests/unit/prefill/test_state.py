@@ -2,7 +2,8 @@ import pytest
 
 from common.errors import InvariantBroken
 from common.ids import InstanceId, TransferId
-from common.messages import Prefill, Resume, SamplingParams
+from common.messages import Prefill, Resume
+from common.params import SamplingParams
 from prefill.state import NEXT, Event, Phase, Prompt
 
 
