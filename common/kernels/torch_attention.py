@@ -17,8 +17,7 @@ from torch import Tensor
 
 from common.kernels.attention_plan import KeyStep, QueryGroup
 from common.kernels.paged import KEY_BLOCK, KVLayer
-
-ROW_STEP = 4  # of a product with a batch dimension, see `torch_path.PRODUCT_ROWS`
+from common.kernels.torch_path import PRODUCT_ROWS
 
 
 @dataclass(slots=True)
@@ -42,7 +41,7 @@ def _attend_group(q_TND: Tensor, layer: KVLayer, group: QueryGroup, out_TND: Ten
     n_items, n_queries = group.n_items, group.n_queries
     n_kv_heads, head_dim = layer.geometry.n_kv_heads, layer.geometry.head_dim
     n_rep = q_TND.shape[1] // n_kv_heads
-    n_rows = -(-group.n_padded * n_rep // ROW_STEP) * ROW_STEP
+    n_rows = -(-group.n_padded * n_rep // PRODUCT_ROWS) * PRODUCT_ROWS
     rows_shape = (n_items, n_kv_heads, group.n_padded, n_rows // group.n_padded, head_dim)
     q_IGLD = torch.zeros((n_items, n_kv_heads, n_rows, head_dim), dtype=q_TND.dtype)
     picked = q_TND.index_select(0, group.rows_IQ).mul_(head_dim**-0.5)

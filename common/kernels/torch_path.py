@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from common.kernels.paged import KVLayer
 
-PRODUCT_ROWS = 16
-"""Rows of a float32 product are padded to a multiple: with fewer, other kernels take over, which
-add in another order. (With a batch dimension, where rows are few and costly, 4 are enough.)"""
+PRODUCT_ROWS = 4
+"""Rows of a float32 product are padded to a multiple: other numbers of few rows are computed by
+other kernels, which add in another order."""
 
 PRODUCT_COLUMNS = 16
 """Threads share out columns; in a remainder of fewer, the kernel depends on where they cut."""

@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
-from os.path import commonprefix
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -115,9 +115,7 @@ class World:
         piece = Piece(tokens, 0, [PageId(page) for page in range(n_pages)])
         hidden_SH = runner.hidden(plan_of([piece], self.kv_spec.page_tokens))
         joined = kv.permute(1, 2, 3, 0, 4, 5).flatten(3, 4)[:, :, :, : len(tokens)]
-        return Truth(
-            hidden_SH=hidden_SH, logits_SV=self.model.logits(hidden_SH), kv=joined.clone()
-        )
+        return Truth(hidden_SH=hidden_SH, logits_SV=self.model.logits(hidden_SH), kv=joined.clone())
 
     def _check_kv(self, sequence: Running, begin: int) -> None:
         position = torch.arange(begin, sequence.done)
@@ -130,7 +128,8 @@ class World:
         """At least one token is left to compute, as somebody wants its logits."""
         page_tokens = self.kv_spec.page_tokens
         for other in self.running:
-            same = len(commonprefix([other.tokens[: other.done], sequence.tokens[:-1]]))
+            pairs = zip(other.tokens[: other.done], sequence.tokens[:-1], strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             n_pages = same // page_tokens
             if other is not sequence and n_pages > len(sequence.pages):
                 self._give_back(sequence)

@@ -1,0 +1,1 @@
+"""C++ kernels for x86-64: the compiled module, and what chooses, packs and calls it."""

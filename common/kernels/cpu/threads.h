@@ -1,0 +1,34 @@
+// The threads that kernels share out their work over: the caller and n - 1 workers of our own.
+//
+// Tasks are independent and taken one by one by whoever is free, so a kernel must not let its
+// results depend on which thread ran what. Not safe across fork.
+#pragma once
+
+#include <cstdint>
+
+namespace baton {
+
+constexpr int MAX_THREADS = 256;
+
+// Compute threads in all, the caller's included. No kernel may be running.
+void set_threads(int n);
+int n_threads();
+
+namespace detail {
+using Task = void (*)(void* context, int64_t index, int thread);
+void run(Task task, void* context, int64_t n_tasks);
+}  // namespace detail
+
+// Calls f(index, thread) once for each index in 0 .. n_tasks - 1, each thread's number below
+// n_threads() and unique among those running; returns when all are done. f must not throw.
+// While another caller holds the workers, or from within a task, all tasks run on this thread
+// (as thread 0: nested kernels must not use the scratch of the one around them).
+// n_tasks < 2^24.
+template <class F>
+void parallel_for(int64_t n_tasks, F&& f) {
+  detail::run([](void* context, int64_t index, int thread) {
+    (*static_cast<F*>(context))(index, thread);
+  }, const_cast<void*>(static_cast<const void*>(&f)), n_tasks);
+}
+
+}  // namespace baton
