@@ -37,13 +37,15 @@ wheel: $(VENV)/.dev
 	@ls dist/*.whl
 
 clean: ## remove what make made, the virtual environment included
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache common/kernels/cpu/*.so
 
 # One stamp per set of packages: a run with nothing changed installs nothing.
-$(VENV)/.serve: pyproject.toml scripts/setup.sh
+INSTALLED := pyproject.toml setup.py scripts/setup.sh $(wildcard common/kernels/cpu/*.cpp common/kernels/cpu/*.h)
+
+$(VENV)/.serve: $(INSTALLED)
 	scripts/setup.sh $(VENV)
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml scripts/setup.sh
+$(VENV)/.dev: $(INSTALLED)
 	scripts/setup.sh $(VENV) dev
 	@touch $@ $(VENV)/.serve

@@ -1,7 +1,8 @@
 #!/bin/sh
 # usage: scripts/setup.sh VENV [EXTRA]
 # Creates VENV with a supported Python and installs the project there, editable, with the EXTRA.
-# Needs no compiler and touches nothing outside VENV and pip's cache.
+# Compiles the kernels into the tree where there is a C++ compiler; needs none. Touches nothing else
+# outside VENV and pip's cache.
 set -eu
 venv=$1
 extra=${2:+[$2]}

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -23,10 +22,8 @@ constexpr auto SPIN = std::chrono::microseconds(150);
 // One word says how many tasks the job has and which is next, so that taking a task and knowing
 // that it exists are one atomic step: a worker that comes late finds next >= n, whatever job it
 // came for, and touches nothing.
-constexpr int COUNT_BITS = 24;
-constexpr uint64_t COUNT_MASK = (uint64_t{1} << COUNT_BITS) - 1;
-constexpr uint64_t next_of(uint64_t word) { return word & ((uint64_t{1} << 32) - 1); }
-constexpr uint64_t n_of(uint64_t word) { return (word >> 32) & COUNT_MASK; }
+constexpr uint64_t next_of(uint64_t word) { return word & 0xffffffff; }
+constexpr uint64_t n_of(uint64_t word) { return word >> 32; }
 
 class Pool {
  public:
@@ -34,7 +31,7 @@ class Pool {
     sigset_t all, before;  // signals are the main thread's
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (int i = 0; i < n_workers; i++) workers_.emplace_back([this, i] { work(i + 1); });
+    for (int i = 0; i < n_workers; i++) workers_.emplace_back([this] { work(); });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
@@ -60,7 +57,7 @@ class Pool {
       { std::lock_guard<std::mutex> lock(mutex_); }
       wake_.notify_all();
     }
-    take_tasks(0);
+    take_tasks();
     for (int spins = 0; n_done_.load(std::memory_order_acquire) < n_tasks; spins++) {
       if (spins < 4000) __builtin_ia32_pause();
       else sched_yield();  // a worker was descheduled with a task in its hands
@@ -70,12 +67,12 @@ class Pool {
   }
 
  private:
-  void take_tasks(int thread) {
+  void take_tasks() {
     int64_t n_mine = 0;
     for (;;) {
       const uint64_t word = word_.fetch_add(1, std::memory_order_acq_rel);
       if (next_of(word) >= n_of(word)) break;
-      task_(context_, static_cast<int64_t>(next_of(word)), thread);
+      task_(context_, static_cast<int64_t>(next_of(word)));
       n_mine++;
     }
     if (n_mine > 0) n_done_.fetch_add(n_mine, std::memory_order_release);
@@ -86,10 +83,10 @@ class Pool {
     return next_of(word) < n_of(word);
   }
 
-  void work(int thread) {
+  void work() {
     pthread_setname_np(pthread_self(), "baton-kernel");
     while (!stopping_.load(std::memory_order_relaxed)) {
-      if (spin()) take_tasks(thread);
+      if (spin()) take_tasks();
       else sleep();
     }
   }
@@ -143,7 +140,7 @@ int n_threads() { return pool()->n_workers() + 1; }
 
 void detail::run(Task task, void* context, int64_t n_tasks) {
   if (n_tasks > 1 && pool()->n_workers() > 0 && pool()->try_run(task, context, n_tasks)) return;
-  for (int64_t i = 0; i < n_tasks; i++) task(context, i, 0);
+  for (int64_t i = 0; i < n_tasks; i++) task(context, i);
 }
 
 }  // namespace baton

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace baton {
 
@@ -15,20 +16,18 @@ void set_threads(int n);
 int n_threads();
 
 namespace detail {
-using Task = void (*)(void* context, int64_t index, int thread);
+using Task = void (*)(void* context, int64_t index);
 void run(Task task, void* context, int64_t n_tasks);
 }  // namespace detail
 
-// Calls f(index, thread) once for each index in 0 .. n_tasks - 1, each thread's number below
-// n_threads() and unique among those running; returns when all are done. f must not throw.
-// While another caller holds the workers, or from within a task, all tasks run on this thread
-// (as thread 0: nested kernels must not use the scratch of the one around them).
-// n_tasks < 2^24.
+// Calls f(index) once for each index in 0 .. n_tasks - 1; returns when all are done. f must not
+// throw. What a task needs as scratch is thread_local: while another caller holds the workers, or
+// from within a task, all tasks run on the calling thread. n_tasks < 2^32.
 template <class F>
 void parallel_for(int64_t n_tasks, F&& f) {
-  detail::run([](void* context, int64_t index, int thread) {
-    (*static_cast<F*>(context))(index, thread);
-  }, const_cast<void*>(static_cast<const void*>(&f)), n_tasks);
+  using Function = std::remove_reference_t<F>;
+  detail::run([](void* context, int64_t index) { (*static_cast<Function*>(context))(index); },
+              const_cast<void*>(static_cast<const void*>(&f)), n_tasks);
 }
 
 }  // namespace baton

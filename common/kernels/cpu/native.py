@@ -1,0 +1,21 @@
+"""Whether the compiled kernels are there and can run: built at installation, fit for the processor.
+
+Must not fall back on anything: whoever calls a kernel has asked `available` before.
+"""
+
+try:
+    from common.kernels.cpu import _native as lib
+except ImportError as error:
+    lib = None
+    _missing = f"not compiled ({error})"
+else:
+    _missing = "" if lib.best_isa() else "the processor has no AVX2"
+
+
+def available() -> bool:
+    return not _missing
+
+
+def why_not() -> str:
+    """Why they are not available; "" where they are."""
+    return _missing
