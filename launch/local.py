@@ -27,6 +27,7 @@ from common.messages import PROTOCOL, Hello, Peer
 from common.metrics import GatewayMetrics
 from common.rundir import host_id, make_private
 from common.wire import Mailbox
+from launch.gateway.api.admission import Admission
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.engine import Engine
 from launch.gateway.http import create_app
@@ -36,12 +37,16 @@ from launch.supervise import Supervisor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+GOODBYE_MS = 100  # for the last messages to leave
+CONNECTIONS_S = 2  # for the last answers to leave
+
 _log = logging.getLogger(__name__)
 
 
 def serve(config: ServeConfig, environ: Mapping[str, str]) -> int:
     """Serve until told to stop. Returns the exit code. `config.model` is a path by now."""
     set_up_logging(config.log_level, Role.GATEWAY)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it would tell its own starts and stops
     with _run_dir(config) as run_dir, _listening(config.host, config.port) as listener:
         local = replace(config, run_dir=str(run_dir))
         return uvloop.run(_Server(local, run_dir, environ).run(listener))
@@ -53,13 +58,13 @@ class _Server:
     def __init__(self, config: ServeConfig, run_dir: Path, environ: Mapping[str, str]) -> None:
         self._config = config
         self._instance = InstanceId(uuid.uuid4().hex)
+        self._request_log = _request_log(config, self._instance)
         self._mailbox = Mailbox(
             self._instance,
             Role.GATEWAY,
             run_dir=run_dir,
             listen=f"{config.control_host}:{config.control_port}",
         )
-        self._request_log = RequestLog(config.request_log, self._instance, Role.GATEWAY)
         self._metrics = GatewayMetrics(config.served_model_name or "")
         self._engine = Engine(
             self._mailbox,
@@ -81,8 +86,9 @@ class _Server:
             on_exit=self._engine.lost,
             on_hopeless=self._hopeless,
         )
+        self._admission = Admission(config.max_waiting_requests, self._metrics)
         self._http: uvicorn.Server | None = None
-        self._draining = False
+        self._draining: asyncio.Task[None] | None = None
         self._exit_code = 0
 
     def _hello(self) -> Hello:
@@ -99,39 +105,44 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._told_to_stop)
-        config = self._config
-        _log.info(line("starting", model=config.model, join=self._mailbox.endpoints[-1]))
+        _log.info(line("starting", model=self._config.model, join=self._mailbox.endpoints[-1]))
         self._engine.start()
         self._supervisor.start()
-        template = None if config.chat_template is None else Path(config.chat_template)
         try:
-            text = await asyncio.to_thread(
-                load_text_model, Path(config.model or ""), chat_template=template
-            )
-            app = create_app(
-                self._engine, text, config, self._metrics, draining=lambda: self._draining
-            )
-            self._http = _QuietServer(
-                uvicorn.Config(
-                    app,
-                    log_config=None,
-                    access_log=False,
-                    http="httptools",
-                    lifespan="off",
-                    timeout_graceful_shutdown=max(1, round(config.shutdown_timeout)),
-                )
-            )
-            showing = asyncio.create_task(self._show_ready(listener))
-            if not self._draining:
-                await self._http.serve(sockets=[listener])
-            showing.cancel()
+            await self._serve_http(listener)
         finally:
             self._engine.close()
             await self._supervisor.stop()
-            self._mailbox.close(linger_ms=100)
+            self._mailbox.close(linger_ms=GOODBYE_MS)
             self._request_log.close()
         _log.info(line("stopped"))
         return self._exit_code
+
+    async def _serve_http(self, listener: socket.socket) -> None:
+        """Until told to stop, and whatever was in flight has ended."""
+        config = self._config
+        template = None if config.chat_template is None else Path(config.chat_template)
+        text = await asyncio.to_thread(
+            load_text_model, Path(config.model or ""), chat_template=template
+        )
+        app = create_app(self._engine, text, config, self._metrics, self._admission)
+        self._http = _QuietServer(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                timeout_graceful_shutdown=CONNECTIONS_S,
+            )
+        )
+        if self._admission.draining:
+            return
+        showing = asyncio.create_task(self._show_ready(listener))
+        await self._http.serve(sockets=[listener])
+        showing.cancel()
 
     async def _show_ready(self, listener: socket.socket) -> None:
         began = time.monotonic()
@@ -151,33 +162,45 @@ class _Server:
             )
         )
 
+    # --- stopping ----------------------------------------------------------------------------
+
     def _told_to_stop(self) -> None:
         """First: finish what is in flight. Again: at once."""
-        again, self._draining = self._draining, True
-        if not again:
-            _log.info(
-                line(
-                    "draining",
-                    in_flight=self._engine.n_requests,
-                    at_most_s=self._config.shutdown_timeout,
-                )
-            )
+        if self._draining is not None:
+            self._leave_at_once()
+            return
+        self._admission.draining = True
+        self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        """Requests in flight end, well or late; then HTTP ends."""
+        at_most_s = self._config.shutdown_timeout
+        n = self._admission.in_progress
+        _log.info(line("draining", in_progress=n, at_most_s=at_most_s))
+        try:
+            await asyncio.wait_for(self._admission.empty(), at_most_s)
+        except TimeoutError:
+            _log.warning(line("not_drained", in_progress=self._admission.in_progress))
+            self._engine.close()  # their clients get an error instead of the rest
         if self._http is not None:
             self._http.should_exit = True
-            self._http.force_exit = again
+
+    def _leave_at_once(self) -> None:
+        self._admission.draining = True
+        self._engine.close()
+        self._supervisor.kill()
+        if self._http is not None:
+            self._http.should_exit = self._http.force_exit = True
 
     def _hopeless(self, worker: str) -> None:
         _log.error(line("worker_cannot_start", worker=worker))
         self._exit_code = 2
-        self._draining = True
-        self._told_to_stop()
+        self._leave_at_once()
 
     def _crashed(self, error: BaseException) -> None:
         _log.critical(line("gateway_crashed"), exc_info=error)
         self._exit_code = 1
-        self._engine.close()
-        self._draining = True
-        self._told_to_stop()
+        self._leave_at_once()
 
 
 class _QuietServer(uvicorn.Server):
@@ -186,6 +209,13 @@ class _QuietServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> "Iterator[None]":
         yield
+
+
+def _request_log(config: ServeConfig, instance: InstanceId) -> RequestLog:
+    try:
+        return RequestLog(config.request_log, instance, Role.GATEWAY)
+    except OSError as error:
+        raise SetupError(f"--request-log {config.request_log}: {error.strerror}") from error
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Supervisor:
         self._on_hopeless = on_hopeless
         self._processes: dict[str, Process] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     def start(self) -> None:
         """Start all, in the running loop."""
@@ -56,28 +56,31 @@ class Supervisor:
 
     async def stop(self) -> None:
         """SIGTERM to all, SIGKILL to who stays; returns when none is left."""
-        self._stopping = True
+        self._stopping.set()
         for process in self._processes.values():
             _signal(process, signal.SIGTERM)
-        pending = {t for t in self._tasks if not t.done()}
+        pending = {task for task in self._tasks if not task.done()}
         if pending:
             _, pending = await asyncio.wait(pending, timeout=KILL_AFTER_S)
+        self.kill()
+        if pending:
+            await asyncio.wait(pending)
+
+    def kill(self) -> None:
+        """SIGKILL to all that are left. `stop` is still to be awaited."""
+        self._stopping.set()
         for process in self._processes.values():
             _signal(process, signal.SIGKILL)
-        if pending:
-            _, pending = await asyncio.wait(pending, timeout=KILL_AFTER_S)
-        for task in pending:  # one that sleeps before a restart
-            task.cancel()
 
     async def _keep(self, worker: WorkerConfig) -> None:
         backoff_s = BACKOFF_S
         loop = asyncio.get_running_loop()
-        while not self._stopping:
+        while not self._stopping.is_set():
             began = loop.time()
             instance = InstanceId(uuid.uuid4().hex)
             code = await self._live(worker, instance)
             self._on_exit(instance)
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             if code == SETUP_EXIT:
                 self._on_hopeless(worker.name)
@@ -88,7 +91,8 @@ class Supervisor:
             _log.error(
                 line("worker_exited", worker=worker.name, exit_code=code, restart_in_s=wait_s)
             )
-            await asyncio.sleep(wait_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), wait_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
     async def _live(self, worker: WorkerConfig, instance: InstanceId) -> int:
@@ -116,6 +120,8 @@ class Supervisor:
             os.close(reader)
             os.close(writer)
         self._processes[worker.name] = process
+        if self._stopping.is_set():  # it was being started when all were told to stop
+            _signal(process, signal.SIGKILL)
         try:
             return await process.wait()
         finally:

@@ -120,6 +120,8 @@ class Engine:
         if generate.request in self._streams:
             raise InvariantBroken(f"{generate.request} is in flight already")
         stream = self._streams[generate.request] = Stream(self, generate.request)
+        if self._closed:
+            stream.feed(self._closing(generate.request))
         self.post(Submit(replace(generate, hashes=self._hashes(generate))))
         return stream
 
@@ -171,8 +173,12 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
         for request, stream in list(self._streams.items()):
-            stream.feed(Rejected(request, PeerError("the server is shutting down")))
+            stream.feed(self._closing(request))
         self._links.leave()
+
+    @staticmethod
+    def _closing(request: RequestId) -> Rejected:
+        return Rejected(request, PeerError("the server is shutting down"))
 
     def post(self, event: GatewayEvent) -> None:
         """Give the core an event, soon, together with whatever else comes in this turn."""

@@ -4,10 +4,13 @@ Imports neither torch nor the engine's process: the gateway speaks to workers in
 """
 
 import asyncio
+import logging
 import os
 import random
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -20,12 +23,16 @@ from starlette.routing import Route
 from common.config import ServeConfig
 from common.errors import BatonError, ClientError, Overloaded
 from common.ids import Role
+from common.log import line
 from common.metrics import CONTENT_TYPE, GatewayMetrics
+from launch.gateway.api.admission import Admission
 from launch.gateway.api.answer import Answer
 from launch.gateway.api.delivery import (
     CLIENT_GONE_STATUS,
+    REQUEST_ID,
     ClientGone,
     EventStream,
+    internal_error,
     while_connected,
     whole,
 )
@@ -39,6 +46,7 @@ from launch.gateway.api.requests import (
     DetokenizeRequest,
     TokenizeRequest,
     decode,
+    shown,
 )
 from launch.gateway.api.responses import (
     Detokenized,
@@ -52,8 +60,8 @@ from launch.gateway.text.load import TextModel
 from launch.gateway.text.tokenizer import check_prompt_ids
 
 MAX_BODY_BYTES = 16 * 2**20
-DRAIN_RETRY_S = 5.0
 
+_log = logging.getLogger(__name__)
 _Body = TypeVar("_Body", CompletionRequest, ChatRequest)
 
 
@@ -62,11 +70,10 @@ def create_app(
     text: TextModel,
     config: ServeConfig,
     metrics: GatewayMetrics,
-    *,
-    draining: Callable[[], bool],
+    admission: Admission,
 ) -> Starlette:
-    """The ASGI application. `draining` tells whether new requests are refused."""
-    api = _Api(engine, text, config, metrics, draining)
+    """The ASGI application."""
+    api = _Api(engine, text, config, metrics, admission)
     routes = [
         Route("/v1/completions", api.completions, methods=["POST"]),
         Route("/v1/chat/completions", api.chat, methods=["POST"]),
@@ -83,7 +90,12 @@ def create_app(
     ]
     return Starlette(
         routes=routes,
-        exception_handlers={HTTPException: _http_error, BatonError: api.baton_error},
+        exception_handlers={
+            HTTPException: _http_error,
+            BatonError: api.baton_error,
+            ClientDisconnect: _client_gone,
+            Exception: api.bug,
+        },
     )
 
 
@@ -96,17 +108,16 @@ class _Api:
         text: TextModel,
         config: ServeConfig,
         metrics: GatewayMetrics,
-        draining: Callable[[], bool],
+        admission: Admission,
     ) -> None:
         self._engine = engine
         self._text = text
         self._config = config
         self._metrics = metrics
-        self._draining = draining
+        self._admission = admission
         self._name = config.served_model_name or text.name
         self._started = int(time.time())
         self._seeds = None if config.seed is None else random.Random(config.seed)
-        self._in_progress = 0
 
     # --- generation --------------------------------------------------------------------------
 
@@ -123,46 +134,28 @@ class _Api:
         prepare: Callable[[_Body, Served], Prepared],
         form_of: type[CompletionForm] | type[ChatForm],
     ) -> Response:
-        self._admit()
+        answer_id = request.scope[REQUEST_ID] = f"{form_of.id_prefix}-{uuid.uuid4().hex}"
+        self._admission.enter()
         answer: Answer | None = None
         handed_on = False
         try:
             body = decode(await _body(request), kind)
             prepared = await asyncio.to_thread(prepare, body, self._served())
-            answer = Answer(prepared, self._text, self._metrics)
-            form = form_of(
-                self._name,
-                self._text.tokenizer,
-                logprobs=prepared.logprobs,
-                include_usage=prepared.include_usage,
-                prompts=prepared.returned_prompts,
-            )
+            answer = Answer(answer_id, prepared, self._text, self._metrics)
+            form = form_of(answer_id, self._name, self._text.tokenizer, prepared)
             await while_connected(request, answer.begin(self._engine))
             if not prepared.stream:
                 return await while_connected(request, whole(answer, form))
             handed_on = True
-            return EventStream(answer, form, self._metrics, self._leave)
+            return EventStream(answer, form, self._metrics, self._admission.leave)
         except (ClientGone, ClientDisconnect):
+            self._metrics.success("abort")
             return Response(status_code=CLIENT_GONE_STATUS)
         finally:
             if not handed_on:
                 if answer is not None:
                     answer.close()
-                self._leave()
-
-    def _admit(self) -> None:
-        """Past the bound a request is refused before any work is done for it."""
-        limit = self._config.max_waiting_requests
-        if self._draining():
-            raise Overloaded("the server is stopping", retry_after_s=DRAIN_RETRY_S, status=503)
-        if self._in_progress >= limit:
-            raise Overloaded(f"{limit} requests of {limit} are in progress", retry_after_s=1.0)
-        self._in_progress += 1
-        self._metrics.requests_in_progress.set(self._in_progress)
-
-    def _leave(self) -> None:
-        self._in_progress -= 1
-        self._metrics.requests_in_progress.set(self._in_progress)
+                self._admission.leave()
 
     def _served(self) -> Served:
         max_model_len = self._engine.max_model_len
@@ -184,27 +177,38 @@ class _Api:
     # --- text --------------------------------------------------------------------------------
 
     async def tokenize(self, request: Request) -> Response:
-        body = decode(await _body(request), TokenizeRequest)
-        ids = await asyncio.to_thread(
-            self._text.tokenizer.encode, body.prompt, add_special_tokens=body.add_special_tokens
-        )
-        strings = [self._text.tokenizer.text_of(i) for i in ids]
-        return json_response(
-            encode(
-                Tokenized(
-                    count=len(ids),
-                    max_model_len=self._engine.max_model_len,
-                    tokens=ids,
-                    token_strs=strings if body.return_token_strs else None,
-                )
-            )
+        with self._place():
+            body = decode(await _body(request), TokenizeRequest)
+            tokenized = await asyncio.to_thread(self._tokenize, body)
+        return json_response(encode(tokenized))
+
+    def _tokenize(self, body: TokenizeRequest) -> Tokenized:
+        tokenizer = self._text.tokenizer
+        ids = tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
+        return Tokenized(
+            count=len(ids),
+            max_model_len=self._engine.max_model_len,
+            tokens=ids,
+            token_strs=list(map(tokenizer.text_of, ids)) if body.return_token_strs else None,
         )
 
     async def detokenize(self, request: Request) -> Response:
-        body = decode(await _body(request), DetokenizeRequest)
-        check_prompt_ids(body.tokens, vocab_size=self._text.vocab_size, param="tokens")
-        text = self._text.tokenizer.decode(body.tokens, skip_special_tokens=False)
+        with self._place():
+            body = decode(await _body(request), DetokenizeRequest)
+            text = await asyncio.to_thread(self._detokenize, body)
         return json_response(encode(Detokenized(prompt=text)))
+
+    def _detokenize(self, body: DetokenizeRequest) -> str:
+        check_prompt_ids(body.tokens, vocab_size=self._text.vocab_size, param="tokens")
+        return self._text.tokenizer.decode(body.tokens, skip_special_tokens=False)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        self._admission.enter()
+        try:
+            yield
+        finally:
+            self._admission.leave()
 
     # --- state -------------------------------------------------------------------------------
 
@@ -240,12 +244,16 @@ class _Api:
             Role.DECODE: self._config.decode.workers,
         }
         short = [role for role, n in wanted.items() if n and not up[role]]
+        draining = self._admission.draining
+        ready = not short and not draining
         state = {
-            "ready": not short and not self._draining(),
-            "draining": self._draining(),
-            **{role: f"{up[role]} of {n} up" for role, n in wanted.items()},
+            "ready": ready,
+            "draining": draining,
+            "short": short,
+            **{role: {"up": up[role], "workers": n} for role, n in wanted.items()},
         }
-        return json_response(encode(state), 200 if state["ready"] else 503)
+        headers = {} if ready else {"retry-after": "1"}
+        return json_response(encode(state), 200 if ready else 503, headers)
 
     async def version(self, _: Request) -> Response:
         return json_response(encode({"version": version("baton-serving")}))
@@ -255,21 +263,58 @@ class _Api:
 
     # --- errors ------------------------------------------------------------------------------
 
-    async def baton_error(self, _: Request, error: Exception) -> Response:
+    async def baton_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, BatonError)
-        self._metrics.failure(status_of(error))
-        return error_response(error)
+        status = status_of(error)
+        self._metrics.failure(status)
+        if status >= 500 and not isinstance(error, Overloaded):
+            fields = {"request": request.scope.get(REQUEST_ID), "detail": str(error)}
+            bug = error if status == 500 else None
+            _log.error(line("request_failed", status=status, **fields), exc_info=bug)
+        return error_response(error, _named(request))
+
+    async def bug(self, request: Request, _: Exception) -> Response:
+        """Whatever else was raised; the server logs it."""
+        self._metrics.failure(500)
+        return json_response(internal_error(), 500, _named(request))
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return json_response(
-        envelope(error.detail, error.status_code), error.status_code, dict(error.headers or {})
-    )
+    status, headers = error.status_code, dict(error.headers or {})
+    detail = error.detail
+    if status == 404:
+        detail = f"there is nothing at {shown(request.url.path)}; /docs lists what there is"
+    elif status == 405:
+        detail = f"{request.url.path} takes {headers.get('Allow')}, not {request.method}"
+    return json_response(envelope(detail, status), status, headers)
+
+
+async def _client_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE_STATUS)
+
+
+def _named(request: Request) -> dict[str, str]:
+    request_id = request.scope.get(REQUEST_ID)
+    return {} if request_id is None else {REQUEST_ID: request_id}
+
+
+def _check_content_type(request: Request) -> None:
+    """JSON must say that it is: a browser lets any page send us other types."""
+    told = request.headers.get("content-type", "")
+    kind = told.partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise ClientError(
+            f"content-type is {shown(told)}; send application/json"
+            if told
+            else "there is no content-type; send application/json",
+            status=415,
+        )
 
 
 async def _body(request: Request) -> bytes:
     """The whole body. Raises ClientError once it is too long, whatever its header says."""
+    _check_content_type(request)
     parts: list[bytes] = []
     n_bytes = 0
     async for part in request.stream():

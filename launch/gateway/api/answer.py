@@ -5,8 +5,7 @@ Knows the order of an answer, not its form: `completions` and `chat` render it.
 
 import asyncio
 import time
-import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from common.metrics import GatewayMetrics
@@ -81,6 +80,7 @@ class _Run:
 class Answer:
     """The answer to one HTTP request. Begin it, iterate over it, and always close it."""
 
+    id: str  # unique; of the log, and of the body
     prepared: Prepared
     text: TextModel
     metrics: GatewayMetrics
@@ -92,9 +92,8 @@ class Answer:
         """Until every worker of every prompt has accepted. Raises a BatonError if one does not."""
         n = self.prepared.n
         for at, prompt in enumerate(self.prepared.prompts):
-            generate = Generate(
-                request=RequestId(uuid.uuid4().hex), prompt=prompt.ids, n=n, params=prompt.params
-            )
+            request = RequestId(f"{self.id}-{at}")
+            generate = Generate(request=request, prompt=prompt.ids, n=n, params=prompt.params)
             choices = [_Choice(at * n + i, self._text_stream(prompt)) for i in range(n)]
             self._runs.append(_Run(prompt, engine.submit(generate), choices))
             self.usage.prompt_tokens += len(prompt.ids)
@@ -157,23 +156,34 @@ class Answer:
 
     def _echo(self, run: _Run, delta: Delta) -> list[Piece]:
         """The prompt, as every choice of it begins."""
-        prompt, tokenizer = run.prompt, self.text.tokenizer
-        text = prompt.text
+        ids, text = run.prompt.ids, run.prompt.text
+        offsets, whole = self._offsets(ids)
         if text is None:
-            text = tokenizer.decode(prompt.ids, skip_special_tokens=False)
-        scored: list[Scored] = []
+            text = whole
+        elif whole.endswith(text):  # what encoding put before it is not the client's
+            added = len(whole) - len(text)
+            offsets = [max(0, offset - added) for offset in offsets]
+        scored: tuple[Scored, ...] = ()
         if delta.prompt_logprobs is not None:
-            offset = 0
-            for token, logprob in zip(prompt.ids, delta.prompt_logprobs, strict=True):
-                scored.append(Scored(token, logprob, offset))
-                offset += len(tokenizer.text_of(token))
+            scored = tuple(map(Scored, ids, delta.prompt_logprobs, offsets))
         for choice in run.choices:
             choice.offset = len(text)
-        return [Piece(choice.index, text, scored=tuple(scored)) for choice in run.choices]
+        return [Piece(choice.index, text, scored=scored) for choice in run.choices]
+
+    def _offsets(self, ids: Sequence[int]) -> tuple[list[int], str]:
+        """Of each token of a prompt, the characters before its own; and all of them."""
+        detokenizer = Detokenizer(self.text.tokenizer, skip_special_tokens=False)
+        offsets: list[int] = []
+        text = ""
+        for token in ids:
+            offsets.append(len(text))
+            text += detokenizer.push(token)
+        return offsets, text + detokenizer.finish()
 
     def _extend(self, run: _Run, choice: _Choice, delta: Delta) -> list[Piece]:
         if not self.prepared.generates:
             choice.over = True
+            self._count_choice(choice, "length")
             return [Piece(choice.index, "", finish="length")]
         ended_by_token = delta.finish is FinishReason.STOP
         hides_last = ended_by_token and not self.prepared.include_stop

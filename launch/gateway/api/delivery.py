@@ -1,6 +1,7 @@
 """From an answer to bytes on a connection: streamed or whole, and given up when the client goes."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -9,9 +10,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from common.errors import BatonError
+from common.log import line
 from common.metrics import GatewayMetrics
 from launch.gateway.api.answer import Answer
-from launch.gateway.api.errors import error_body, json_response, status_of
+from launch.gateway.api.errors import envelope, error_body, json_response, status_of
 from launch.gateway.api.forms import Form, Gathered, sse
 
 _Result = TypeVar("_Result")
@@ -22,6 +24,10 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 CLIENT_GONE_STATUS = 499  # nobody reads it; as nginx logs it
+REQUEST_ID = "x-request-id"
+_INTERNAL = "internal error; the server's log has the details"
+
+_log = logging.getLogger(__name__)
 
 
 class ClientGone(Exception):
@@ -59,7 +65,12 @@ async def whole(answer: Answer, form: Form) -> Response:
     async for pieces in answer.pieces():
         for piece in pieces:
             choices[piece.choice].add(piece)
-    return json_response(form.whole(choices, answer.usage))
+    return json_response(form.whole(choices, answer.usage), headers={REQUEST_ID: answer.id})
+
+
+def internal_error() -> bytes:
+    """The body of an answer that a bug of ours has ended."""
+    return envelope(_INTERNAL, 500)
 
 
 class EventStream(Response):
@@ -81,13 +92,16 @@ class EventStream(Response):
             await asyncio.wait({writing, gone}, return_when=asyncio.FIRST_COMPLETED)
             if writing.done():
                 writing.result()
+            else:
+                self._metrics.success("abort")
         finally:
             await _cancelled(writing, gone)
             self._answer.close()
             self._on_end()
 
     async def _write(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        headers = [*_HEADERS, (REQUEST_ID.encode(), self._answer.id.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for data in self._events():
             await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": _DONE, "more_body": False})
@@ -95,14 +109,22 @@ class EventStream(Response):
     async def _events(self) -> AsyncIterator[bytes]:
         form, answer, prepared = self._form, self._answer, self._answer.prepared
         opening = form.opening(len(prepared.prompts) * prepared.n)
-        if opening:
-            yield opening
         try:
             async for pieces in answer.pieces():
                 if pieces:
-                    yield b"".join(map(form.event, pieces))
+                    yield opening + b"".join(map(form.event, pieces))
+                    opening = b""
             if prepared.include_usage:
                 yield form.last(answer.usage)
         except BatonError as error:  # the status is out already
-            self._metrics.failure(status_of(error))
+            self._failed(error, status_of(error))
             yield sse(error_body(error))
+        except Exception as error:  # noqa: BLE001 - the client must not take half for the whole
+            self._failed(error, 500)
+            yield sse(internal_error())
+
+    def _failed(self, error: Exception, status: int) -> None:
+        self._metrics.failure(status)
+        bug = error if status == 500 else None
+        fields = {"request": self._answer.id, "status": status, "detail": str(error)}
+        _log.error(line("answer_failed", **fields), exc_info=bug)

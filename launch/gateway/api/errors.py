@@ -1,10 +1,11 @@
 """Errors as clients get them: OpenAI's envelope, the right status, and when to come again."""
 
 import math
+from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from common.errors import BatonError, ClientError, Overloaded
+from common.errors import BatonError, ClientError, Overloaded, PeerError
 from launch.gateway.api.responses import ErrorBody, ErrorDetail, encode
 
 _TYPES = {
@@ -12,6 +13,7 @@ _TYPES = {
     404: "not_found_error",
     405: "invalid_request_error",
     413: "invalid_request_error",
+    415: "invalid_request_error",
     429: "rate_limit_error",
 }
 
@@ -20,8 +22,10 @@ def status_of(error: BatonError) -> int:
     match error:
         case ClientError() | Overloaded():
             return error.status
-        case _:
+        case PeerError():
             return 503
+        case _:  # a bug of ours
+            return 500
 
 
 def error_body(error: BatonError) -> bytes:
@@ -35,16 +39,17 @@ def envelope(message: str, status: int, param: str | None = None) -> bytes:
     )
 
 
-def error_response(error: BatonError) -> Response:
-    headers: dict[str, str] = {}
+def error_response(error: BatonError, headers: Mapping[str, str]) -> Response:
+    status = status_of(error)
+    wait: dict[str, str] = {}
     if isinstance(error, Overloaded):
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    elif status_of(error) == 503:
-        headers["Retry-After"] = "1"
-    return json_response(error_body(error), status_of(error), headers)
+        wait = {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
+    elif status == 503:
+        wait = {"retry-after": "1"}
+    return json_response(error_body(error), status, {**headers, **wait})
 
 
 def json_response(
-    body: bytes, status: int = 200, headers: dict[str, str] | None = None
+    body: bytes, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     return Response(body, status, headers, media_type="application/json")

@@ -1,7 +1,6 @@
 """An answer in the form that its endpoint promises: whole, or event by event."""
 
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from common.params import TokenLogprob
 from launch.gateway.api.answer import Piece, Scored, Usage
+from launch.gateway.api.prepare import Prepared
 from launch.gateway.api.responses import (
     ChatChoice,
     ChatChunk,
@@ -48,7 +48,13 @@ class Gathered:
 
 
 class Form(Protocol):
-    """How an endpoint says it."""
+    """How an endpoint says it. One an answer."""
+
+    id_prefix: str
+
+    def __init__(
+        self, answer_id: str, model: str, tokenizer: Tokenizer, prepared: Prepared
+    ) -> None: ...
 
     def opening(self, n_choices: int) -> bytes:
         """Events before any text."""
@@ -80,23 +86,18 @@ def usage_body(usage: Usage) -> UsageBody:
 class CompletionForm:
     """/v1/completions"""
 
+    id_prefix = "cmpl"
+
     def __init__(
-        self,
-        model: str,
-        tokenizer: Tokenizer,
-        *,
-        logprobs: bool,
-        include_usage: bool,
-        prompts: Sequence[Sequence[int]] = (),
+        self, answer_id: str, model: str, tokenizer: Tokenizer, prepared: Prepared
     ) -> None:
-        """`prompts`: of each choice, where token ids are to be returned; else empty."""
-        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._id = answer_id
         self._created = int(time.time())
         self._model = model
         self._tokenizer = tokenizer
-        self._logprobs = logprobs
-        self._no_usage: UnsetType | None = None if include_usage else UNSET
-        self._prompts = prompts
+        self._logprobs = prepared.logprobs
+        self._no_usage: UnsetType | None = None if prepared.include_usage else UNSET
+        self._prompts = prepared.returned_prompts
         self._begun: set[int] = set()
 
     def opening(self, n_choices: int) -> bytes:  # noqa: ARG002
@@ -165,23 +166,18 @@ class CompletionForm:
 class ChatForm:
     """/v1/chat/completions"""
 
+    id_prefix = "chatcmpl"
+
     def __init__(
-        self,
-        model: str,
-        tokenizer: Tokenizer,
-        *,
-        logprobs: bool,
-        include_usage: bool,
-        prompts: Sequence[Sequence[int]] = (),
+        self, answer_id: str, model: str, tokenizer: Tokenizer, prepared: Prepared
     ) -> None:
-        """`prompts`: of each choice, where token ids are to be returned; else empty."""
-        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._id = answer_id
         self._created = int(time.time())
         self._model = model
         self._tokenizer = tokenizer
-        self._logprobs = logprobs
-        self._no_usage: UnsetType | None = None if include_usage else UNSET
-        self._prompts = prompts
+        self._logprobs = prepared.logprobs
+        self._no_usage: UnsetType | None = None if prepared.include_usage else UNSET
+        self._prompts = prepared.returned_prompts
 
     def opening(self, n_choices: int) -> bytes:
         role = ChatDelta(role="assistant", content="")

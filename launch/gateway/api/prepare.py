@@ -4,7 +4,7 @@ Pure but for tokenisation, and slow for that: called in a worker thread.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,21 @@ from msgspec.structs import replace
 
 from common.errors import ClientError, ContextOverflow
 from common.params import SamplingParams
-from launch.gateway.api.requests import MAX_STOPS, ChatRequest, CompletionRequest, Sampling
+from launch.gateway.api.requests import (
+    MAX_STOPS,
+    ChatRequest,
+    CompletionRequest,
+    Sampling,
+    shown,
+)
 from launch.gateway.text.load import TextModel
 from launch.gateway.text.stops import StopAutomaton
 from launch.gateway.text.tokenizer import check_prompt_ids
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 MAX_STOP_CHARS = 1000
-MAX_PROMPTS = 1024
+MAX_CHOICES = 1024  # prompts times n
+_MAX_ID_DIGITS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +105,7 @@ def prepare_chat(request: ChatRequest, served: Served) -> Prepared:
             "/v1/completions",
             param="messages",
         )
+    _check_messages(request.messages)
     text = template.render(
         request.messages,
         add_generation_prompt=request.add_generation_prompt,
@@ -126,6 +134,13 @@ def _prepared(  # noqa: PLR0913 - the two endpoints meet here
     top: int | None,
     prompt_top: int | None,
 ) -> Prepared:
+    n = request.n or 1
+    if len(prompts) * n > MAX_CHOICES:
+        raise ClientError(
+            f"{len(prompts)} prompts with n {n} make {len(prompts) * n} choices; at most "
+            f"{MAX_CHOICES} in one request",
+            param="n" if len(prompts) == 1 else "prompt",
+        )
     stops = _stops(request.stop)
     base = _params(request, served, top, prompt_top)
     seed = served.draw_seed() if request.seed is None else request.seed % 2**63
@@ -143,7 +158,7 @@ def _prepared(  # noqa: PLR0913 - the two endpoints meet here
         raise ClientError("stream_options needs stream to be true", param="stream_options")
     return Prepared(
         prompts=tuple(made),
-        n=request.n or 1,
+        n=n,
         stops=StopAutomaton(stops),
         include_stop=request.include_stop_str_in_output,
         skip_special_tokens=request.skip_special_tokens,
@@ -217,6 +232,23 @@ def _refuse_unsupported(request: ChatRequest) -> None:
             raise ClientError(f"{name} is not supported by this server; leave it out", param=name)
 
 
+def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """What every template takes for granted."""
+    for n, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str) or not role:
+            raise ClientError(
+                f"messages[{n}].role is {shown(role)}; it must be a name such as user",
+                param=f"messages[{n}].role",
+            )
+        calls = message.get("tool_calls") or message.get("function_call")
+        if not isinstance(content, str | list) and not (content is None and calls):
+            raise ClientError(
+                f"messages[{n}].content is {shown(content)}; it must be a text or a list of parts",
+                param=f"messages[{n}].content",
+            )
+
+
 def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
     """One kind of four: a text, texts, ids, lists of ids. The type cannot say it."""
     if isinstance(prompt, str):
@@ -232,8 +264,6 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]
         )
     if kinds == {int}:
         return [[item for item in prompt if isinstance(item, int)]]
-    if len(prompt) > MAX_PROMPTS:
-        raise ClientError(f"{len(prompt)} prompts; at most {MAX_PROMPTS}", param="prompt")
     return [item for item in prompt if not isinstance(item, int)]
 
 
@@ -297,9 +327,10 @@ def _stops(stop: str | list[str] | None) -> list[str]:
 def _logit_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:
     made: list[tuple[int, float]] = []
     for key, value in (bias or {}).items():
-        if not (key.isascii() and key.isdigit() and int(key) < vocab_size):
+        is_id = key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS
+        if not (is_id and int(key) < vocab_size):
             raise ClientError(
-                f"logit_bias has the key {key[:20]!r}; keys are token ids, 0 to {vocab_size - 1}",
+                f"logit_bias has the key {shown(key)}; keys are token ids, 0 to {vocab_size - 1}",
                 param="logit_bias",
             )
         made.append((int(key), value))

@@ -6,6 +6,7 @@ are not supported are refused by `launch.gateway.api.prepare`.
 
 import difflib
 import re
+import reprlib
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -13,9 +14,13 @@ from msgspec import Meta
 
 from common.errors import ClientError
 
-TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+MAX_INT = 2**31 - 1  # of what is not bounded more narrowly: it must fit every message
+TokenId = Annotated[int, Meta(ge=0, le=MAX_INT)]
+TokenCount = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
 MAX_STOPS = 16
+MAX_TOKEN_RULES = 4096  # stop token ids, biased tokens
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -29,20 +34,20 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What both endpoints share. None: the model's own default, else OpenAI's."""
 
     model: str | None = None
-    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    max_tokens: TokenCount | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None  # 0 and -1: all
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_INT)] | None = None  # 0 and -1: all
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_RULES)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_TOKEN_RULES)] | None = None
+    min_tokens: TokenCount | None = None
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
@@ -63,8 +68,8 @@ class CompletionRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
 
     prompt: str | list[str | TokenId | list[TokenId]]
     echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0)] | None = None
-    best_of: Annotated[int, Meta(ge=1)] | None = None
+    logprobs: TokenCount | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
     suffix: str | None = None
 
 
@@ -72,22 +77,23 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/chat/completions"""
 
     messages: list[dict[str, Any]]
-    max_completion_tokens: Annotated[int, Meta(ge=0)] | None = None
+    max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    top_logprobs: TokenCount | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
     # Refused unless they ask for what is done anyway.
     tools: list[Any] | None = None
     tool_choice: Any = None
-    parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
     function_call: Any = None
     response_format: dict[str, Any] | None = None
     modalities: list[str] | None = None
     audio: Any = None
-    prediction: Any = None
     web_search_options: Any = None
+    # Accepted; they change nothing.
+    parallel_tool_calls: bool | None = None
+    prediction: Any = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
 
@@ -110,9 +116,12 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 _Request = TypeVar("_Request")
 _PATH = re.compile(r"^(?P<what>.*) - at `(?:key in )?\$(?P<path>[^`]*)`$", re.DOTALL)
-_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
+_GOT = re.compile(r", got `[^`]*`$")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MAX_SHOWN_CHARS = 60
+_BAD_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
 def decode(body: bytes, kind: type[_Request]) -> _Request:
@@ -121,44 +130,77 @@ def decode(body: bytes, kind: type[_Request]) -> _Request:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _explained(str(error), body, kind) from error
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ClientError(f"the body is not valid JSON: {error}") from error
+    except _BAD_JSON as error:
+        raise _not_json(error, body) from error
+
+
+def shown(value: object) -> str:
+    """A client's value as its JSON, cut short."""
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (RecursionError, OverflowError, TypeError, ValueError):
+        text = reprlib.repr(value)
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
 
 
 def _explained(text: str, body: bytes, kind: type) -> ClientError:
+    """Of a body that is not of its kind, unless it is not even JSON."""
+    value: Any = None
+    try:
+        value = msgspec.json.decode(body)
+    except msgspec.ValidationError:
+        pass  # a number too large for any type: `text` says so, or speaks of what comes before it
+    except _BAD_JSON as error:
+        return _not_json(error, body)
     match = _PATH.match(text)
     what, path = (match["what"], match["path"].lstrip(".")) if match else (text, "")
-    param = path or None
-    if unknown := _UNKNOWN.match(text):
-        name = unknown["name"]
-        close = difflib.get_close_matches(name, _names(kind), 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        return ClientError(f"unknown field {_shown(name)}{hint}", param=name[:_MAX_SHOWN_CHARS])
-    if missing := _MISSING.match(text):
-        name = missing["name"]
-        where = f"{path}.{name}" if path else name
+    if unknown := _UNKNOWN.match(what):
+        return _unknown_field(unknown["name"], path, kind)
+    if missing := _MISSING.match(what):
+        where = _joined(path, missing["name"])
         return ClientError(f"{where} is required", param=where)
     if not path:
         return ClientError(f"the body must be a JSON object: {what}")
-    return ClientError(f"{path}: {what}, got {_shown(_value_at(body, path))}", param=param)
+    path = path.removesuffix("[...]")  # of a dict, whose keys are not told
+    wanted = _GOT.sub("", what).replace(" | null", "")
+    got = _value_at(value, path)
+    return ClientError(
+        f"{path}: {wanted}" if got is None else f"{path}: {wanted}, got {shown(got)}", param=path
+    )
+
+
+def _not_json(error: Exception, body: bytes) -> ClientError:
+    if isinstance(error, RecursionError):
+        return ClientError("the body is nested too deeply")
+    text = str(error)
+    if "truncated" in text and body.rstrip().endswith(b"}") and _SURROGATE.search(body):
+        text = "an escape between \\ud800 and \\udfff stands without its partner"
+    return ClientError(f"the body is not valid JSON: {text}")
+
+
+def _unknown_field(name: str, path: str, kind: type) -> ClientError:
+    known = _names(StreamOptions if path == "stream_options" else kind)
+    close = difflib.get_close_matches(name[:_MAX_SHOWN_CHARS], known, 1)
+    hint = f"did you mean {close[0]}?" if close else "leave it out"
+    where = _joined(path, name[:_MAX_SHOWN_CHARS])
+    return ClientError(f"unknown field {shown(_joined(path, name))}; {hint}", param=where)
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _names(kind: type) -> list[str]:
     return [field.encode_name for field in msgspec.structs.fields(kind)]
 
 
-def _value_at(body: bytes, path: str) -> object:
-    value: Any = msgspec.json.decode(body)
-    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]", path):
+def _value_at(value: Any, path: str) -> object:  # noqa: ANN401 - any JSON
+    """None: it is not there."""
+    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
         if name and isinstance(value, dict):
             value = value.get(name)
-        elif index.isdigit() and isinstance(value, list):
+        elif index and isinstance(value, list):
             value = value[int(index)]
         else:
-            break
+            return None
     return value
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."

@@ -1,0 +1,50 @@
+"""How many requests are being answered, and whether another one may come in.
+
+Past the bound a request is refused before any work is done for it. Must not know what they ask.
+"""
+
+import asyncio
+
+from common.errors import Overloaded
+from common.metrics import GatewayMetrics
+
+DRAIN_RETRY_S = 5.0
+FULL_RETRY_S = 1.0
+
+
+class Admission:
+    """Used by the event loop's thread."""
+
+    def __init__(self, limit: int, metrics: GatewayMetrics) -> None:
+        self._limit = limit
+        self._metrics = metrics
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.in_progress = 0
+        self.draining = False  # True: what is here is finished, and nothing more is taken
+
+    def enter(self) -> None:
+        """Raises Overloaded; otherwise to be answered with `leave`."""
+        if self.draining:
+            raise Overloaded("the server is stopping", retry_after_s=DRAIN_RETRY_S, status=503)
+        if self.in_progress >= self._limit:
+            raise Overloaded(
+                f"{self._limit} requests of {self._limit} (--max-waiting-requests) are in progress",
+                retry_after_s=FULL_RETRY_S,
+            )
+        self._count(1)
+
+    def leave(self) -> None:
+        self._count(-1)
+
+    async def empty(self) -> None:
+        """Until nothing is in progress."""
+        await self._empty.wait()
+
+    def _count(self, change: int) -> None:
+        self.in_progress += change
+        self._metrics.requests_in_progress.set(self.in_progress)
+        if self.in_progress:
+            self._empty.clear()
+        else:
+            self._empty.set()
