@@ -60,18 +60,19 @@ class Puller:
         self._unclaimed: list[Pull] = []  # taken from the inbox, on no link yet
 
     def run(self) -> None:
+        now = time.monotonic()
         try:
             while not self._inbox.closing:
-                awake_s, busy = time.monotonic(), self._wait()
+                busy = self._wait()
+                last, now = now, time.monotonic()  # no other clock reading: a pause shows
+                if busy and now - last > self._progress_timeout_s / 4:
+                    for link in self._links.values():
+                        link.excuse(now)
                 commands = self._inbox.drain()
                 self._unclaimed = [command for command in commands if isinstance(command, Pull)]
                 for command in commands:
-                    self._obey(command)
+                    self._obey(command, now)
                 self._unclaimed = []
-                now = time.monotonic()
-                if busy and now - awake_s > self._progress_timeout_s / 4:
-                    for link in self._links.values():
-                        link.excuse(now)
                 for key, link in list(self._links.items()):
                     self._attend(key, link, now)
         finally:
@@ -87,12 +88,12 @@ class Puller:
         poller.poll(max(1, int(self._progress_timeout_s * 1000 / 16)) if busy else None)
         return busy
 
-    def _obey(self, command: Command) -> None:
+    def _obey(self, command: Command, now: float) -> None:
         match command:
             case Pull():
                 link = self._link(command.remote, lambda detail: self._unreachable(command, detail))
                 if link is not None:
-                    link.add(command, time.monotonic())
+                    link.add(command, now)
             case Connect():
                 self._link(command.remote, lambda _: None)
             case Forget():
