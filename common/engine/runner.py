@@ -68,10 +68,11 @@ class Runner:
         page_tokens = self.cache.spec.page_tokens
         n_tokens = max(1, min(n_tokens, self.cache.n_pages * page_tokens - 1))
         pages = [PageId(page) for page in range(pages_for(n_tokens + 1, page_tokens))]
-        prompt = Piece(tokens=[0] * n_tokens, start=0, pages=pages)
-        seconds = self.run(PassPlan(**pack([prompt], page_tokens))).seconds
-        self.run(PassPlan(**pack([Piece(tokens=[0], start=n_tokens, pages=pages)], page_tokens)))
-        return seconds
+        seconds = [
+            self.run(PassPlan(**pack([piece], page_tokens))).seconds  # pyright: ignore[reportArgumentType] pack() names its arrays as PassPlan does
+            for piece in (Piece([0] * n_tokens, 0, pages), Piece([0], n_tokens, pages))
+        ]
+        return seconds[0]
 
     def _draw(self, hidden_TH: Tensor, draws: tuple[Draw, ...]) -> tuple[Drawn, ...]:
         if not draws:

@@ -73,3 +73,22 @@ class KVLayer:
     k_units: Tensor
     v_units: Tensor
     scratch: Scratch = field(repr=False)
+
+    @staticmethod
+    def of(elements: Tensor, geometry: PageGeometry, layer: int, scratch: Scratch) -> "KVLayer":
+        """A layer of the pool whose elements these are, page by page (see `KVSpec`)."""
+        n_heads, page_tokens = geometry.n_kv_heads, geometry.page_tokens
+        head_dim = geometry.head_dim
+        shape = (len(elements) // geometry.stride, n_heads, page_tokens, head_dim)
+        strides = (geometry.stride, page_tokens * head_dim, head_dim, 1)
+        half = n_heads * page_tokens * head_dim
+        first_k, first_v = 2 * layer * half, (2 * layer + 1) * half
+        units = elements.view(-1, geometry.unit)
+        return KVLayer(
+            geometry=geometry,
+            k_PSGD=elements.as_strided(shape, strides, first_k).transpose(1, 2),
+            v_PSGD=elements.as_strided(shape, strides, first_v).transpose(1, 2),
+            k_units=units[first_k // geometry.unit :],
+            v_units=units[first_v // geometry.unit :],
+            scratch=scratch,
+        )

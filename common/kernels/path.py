@@ -3,13 +3,16 @@
 Whoever changes a kernel's float32 results raises `PATH`.
 """
 
+from dataclasses import dataclass
 from hashlib import blake2b
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from common.kernels import torch_path
-from common.kernels.paged import KEY_BLOCK
+from common.kernels import ops
+from common.kernels.attention_plan import QueryGroup, Sequences, plan_attention
+from common.kernels.paged import KEY_BLOCK, KVLayer, PageGeometry, Scratch
 
 PATH = "torch-f32-1"
 
@@ -26,24 +29,47 @@ def kernel_path() -> str:
 
 
 def _digest() -> str:
-    """Of one result of each kind of arithmetic whose order or rounding is not the standard's."""
-    x_TH = _numbers(16, 576)
-    keys_GCD = _numbers(3, KEY_BLOCK, 64)
-    scores_GLC = torch.bmm(x_TH.view(3, -1, 64), keys_GCD.transpose(1, 2))
-    results = (
-        torch_path.linear(x_TH, _numbers(960, 576), None),
-        torch_path.linear(_numbers(16, 1536), _numbers(576, 1536), None),
-        torch_path.rms_norm(x_TH, _numbers(576), 1e-5),
-        torch_path.silu_mul(x_TH),
-        scores_GLC,
-        torch.bmm(scores_GLC, keys_GCD),
-        scores_GLC.exp(),
-        scores_GLC.sum(-1),
-    )
+    """Of results of each kind of arithmetic."""
+    x_TH = _numbers(4, 576)
+    results = [
+        ops.linear(x_TH, _numbers(960, 576), None),
+        ops.linear(_numbers(4, 1536), _numbers(576, 1536), _numbers(576)),
+        ops.rms_norm(x_TH, _numbers(576), 1e-5),
+        ops.silu_mul(x_TH * 8),
+        *_attended(),
+    ]
     digest = blake2b(digest_size=4)
     for result in results:
         digest.update(result.numpy().tobytes())
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    groups: tuple[QueryGroup, ...]
+
+
+def _attended() -> tuple[Tensor, Tensor]:
+    """A chunk of a prompt, rotated, written and attended from, and its last token again."""
+    n_tokens, n_rows = 3 * KEY_BLOCK, KEY_BLOCK + 4
+    geometry = PageGeometry(page_tokens=16, n_kv_heads=3, head_dim=64, stride=2 * 3 * 16 * 64)
+    n_pages = n_tokens // geometry.page_tokens
+    layer = KVLayer.of(_numbers(n_pages * geometry.stride), geometry, 0, Scratch())
+    positions_T = torch.arange(n_tokens - n_rows, n_tokens)
+    q_TND, k_TGD, v_TGD = _numbers(n_rows, 15, 64).split((9, 3, 3), dim=1)
+    q_TND = ops.rope_and_write(
+        q_TND, k_TGD, v_TGD, _numbers(n_tokens, 64), positions_T, positions_T, layer
+    )
+
+    def attend(n: int) -> Tensor:
+        sequence = Sequences(
+            start_B1=np.array([0, n], np.int32),
+            len_B=np.array([n_tokens], np.int32),
+            tables_BM=np.arange(n_pages, dtype=np.int32)[None],
+        )
+        return ops.attend(q_TND[-n:], layer, _Inputs(plan_attention(sequence, geometry)))
+
+    return attend(n_rows), attend(1)
 
 
 def _numbers(*shape: int) -> Tensor:

@@ -38,8 +38,11 @@ class KVCache:
             head_dim=spec.head_dim,
             stride=spec.page_bytes // self.dtype.itemsize,
         )
+        elements = self.pages_PB.view(self.dtype).view(-1)
         scratch = Scratch()
-        self._layers = [self._view(layer, scratch) for layer in range(spec.n_layers)]
+        self._layers = [
+            KVLayer.of(elements, self.geometry, layer, scratch) for layer in range(spec.n_layers)
+        ]
 
     @property
     def n_pages(self) -> int:
@@ -50,21 +53,3 @@ class KVCache:
 
     def copy_page(self, source: PageId, destination: PageId) -> None:
         self.pages_PB[destination].copy_(self.pages_PB[source])
-
-    def _view(self, layer: int, scratch: Scratch) -> KVLayer:
-        elements = self.pages_PB.view(self.dtype).view(-1)
-        geometry = self.geometry
-        half = geometry.n_kv_heads * geometry.page_tokens * geometry.head_dim
-        shape = (self.n_pages, geometry.n_kv_heads, geometry.page_tokens, geometry.head_dim)
-        strides = (geometry.stride, half // geometry.n_kv_heads, geometry.head_dim, 1)
-        units = elements.view(-1, geometry.unit)
-        first_k = 2 * layer * half
-        first_v = first_k + half
-        return KVLayer(
-            geometry=geometry,
-            k_PSGD=elements.as_strided(shape, strides, first_k).transpose(1, 2),
-            v_PSGD=elements.as_strided(shape, strides, first_v).transpose(1, 2),
-            k_units=units[first_k // geometry.unit :],
-            v_units=units[first_v // geometry.unit :],
-            scratch=scratch,
-        )
