@@ -31,6 +31,7 @@ from common.engine.sizing import Sizes, sizes
 from common.engine.wakeup import Wakeup
 from common.errors import PeerRefused, SetupError
 from common.ids import InstanceId
+from common.kernels.path import kernel_path
 from common.kv.cache import KVCache
 from common.kv.pages import PagePool
 from common.log import RequestLog, line, set_up_logging
@@ -309,11 +310,10 @@ def _open_request_log(config: WorkerConfig, instance: InstanceId) -> RequestLog:
 
 def _identity(config: WorkerConfig, size: Sizes, loaded: LoadedModel) -> ModelIdentity:
     exact = size.kv.dtype == "float32"
-    capability = torch.backends.cpu.get_cpu_capability()
     return ModelIdentity(
         name=config.served_model_name,
         fingerprint=loaded.fingerprint,
         kv_dtype=size.kv.dtype,
         page_layout=size.kv.describe(),
-        kernel_path=f"torch-{torch.__version__}-{capability}" if exact else "",
+        kernel_path=kernel_path() if exact else "",
     )
