@@ -51,10 +51,11 @@ class Memory:
     def launch(self, launch: Launch) -> None:
         """Copies first; then every read is made, and every draw is checked against its tokens."""
         plan = launch.plan
+        touched = {page for copy in plan.copies for page in copy}
         for source, target in plan.copies:
             self._pages[target] = list(self._pages[source])
         self._writes = {}
-        self._digests: list[int] = []
+        self._digests = []
         for b in range(len(plan.len_B)):
             rows = range(int(plan.start_B1[b]), int(plan.start_B1[b + 1]))
             table = [int(page) for page in plan.tables_BM[b]]
@@ -71,8 +72,9 @@ class Memory:
                 assert (page, at) not in self._writes
                 self._writes[page, at] = digest
             self._digests += new
+            touched.update(PageId(page) for page in table[: -(-length // self._page_tokens)])
             self._check_draws(launch, rows, [*known, *new])
-        self._live(launch.step, {PageId(page) for page, _ in self._writes})
+        self._live(launch.step, touched)
 
     def _at(self, table: list[int], position: int) -> int | None:
         return self._pages[table[position // self._page_tokens]][position % self._page_tokens]
@@ -105,10 +107,10 @@ class Memory:
         for page, page_content in zip(pages, content, strict=True):
             self._pages[page] = list(page_content)
 
-    def _live(self, writer: object, pages: set[PageId]) -> None:
-        self._lives[writer] = {page: self._pool.generation(page) for page in pages}
+    def _live(self, who: object, pages: set[PageId]) -> None:
+        self._lives[who] = {page: self._pool.generation(page) for page in pages}
 
-    def _still_live(self, writer: object) -> None:
-        """Nobody else was given a page that was still to be written."""
-        for page, generation in self._lives.pop(writer).items():
+    def _still_live(self, who: object) -> None:
+        """Nobody else was given a page that was still read or written."""
+        for page, generation in self._lives.pop(who).items():
             assert self._pool.generation(page) == generation

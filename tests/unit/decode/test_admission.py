@@ -156,6 +156,21 @@ def test_nobody_is_let_in_whose_prefill_side_is_dead() -> None:
     assert not bench.did(Connect)
 
 
+def test_room_for_what_each_sample_says_next_is_kept_when_they_join() -> None:
+    bench = Bench(n_pages=8, cache=False)
+    bench.hear(expect(4, transfer="running", prefill=None, max_tokens=4))  # 2 pages in all
+    bench.done(50)
+    bench.hear(expect(4, samples=3))
+    bench.hear(handoff(0, n_tokens=4, tokens=(50, 51, 52)), sender=P)
+    bench.pulled()  # 1 page, and 3 more with the next pass; one is running
+    bench.hear(expect(12, transfer="large", max_tokens=1), expect(8, transfer="small"))
+    assert not bench.said(Accept)
+    bench.hear(ended("large"))
+    assert not bench.said(Accept)  # 3 with its next token
+    bench.hear(ended("small"), expect(8, transfer="smaller", max_tokens=1))
+    assert [a.transfer for a in bench.said(Accept)] == ["smaller"]
+
+
 def test_a_stranger_is_connected_to_first() -> None:
     stranger = InstanceId("prefill-2")
     bench = Bench()

@@ -1,6 +1,18 @@
 from common.engine.events import Connect, Note, PeerBarred, PeerDown, PeerUp, Pull, TicketFinal
 from common.ids import InstanceId, PageId, TicketId
-from common.messages import Accept, Failed, FailureKind, Gone, HandedToken, PageRef, Release, Resume
+from common.messages import (
+    Accept,
+    Failed,
+    FailureKind,
+    Gone,
+    HandedToken,
+    Heartbeat,
+    Listed,
+    PageRef,
+    Phase,
+    Release,
+    Resume,
+)
 from common.params import FinishReason
 from tests.unit.decode.builders import (
     Bench,
@@ -88,11 +100,13 @@ def test_a_dead_prefill_side_is_left_to_the_gateway() -> None:
 
 
 def test_one_that_was_only_silent_is_called_again() -> None:
-    bench = Bench()
-    bench.hear(expect())
+    bench = Bench(n_pages=3)
+    bench.hear(expect(), expect(transfer="queued"))
     bench.take(PeerDown(P))
     bench.take(PeerUp(hello(P)))
-    assert len(bench.said(Accept, P)) == 1
+    assert [accept.transfer for accept in bench.said(Accept, P)] == [T]
+    bench.hear(ended())
+    assert [accept.transfer for accept in bench.said(Accept, P)] == ["queued"]
 
 
 # --- pages -----------------------------------------------------------------------------------
@@ -109,6 +123,16 @@ def test_what_is_new_in_a_message_is_one_pull() -> None:
     bench.hear(ready(7, 8), ready(7, 8, 9), ready(7), sender=P)
     assert [ref for ref, _ in bench.pull.copies] == list(refs(9))
     assert bench.pool.n_held == 3
+
+
+def test_an_announcement_that_leaves_a_gap_is_not_used() -> None:
+    bench = Bench()
+    bench.hear(expect(23))
+    bench.hear(ready(0), sender=P)
+    bench.hear(ready(2, 3, first=2), sender=P)
+    assert not bench.did(Pull)
+    bench.hear(ready(0, 1, 2), sender=P)
+    assert [ref for ref, _ in bench.pull.copies] == list(refs(1, 2))
 
 
 def test_a_page_can_be_found_once_it_is_validated() -> None:
@@ -171,6 +195,8 @@ def test_failed_is_sticky_and_told_again() -> None:
     bench.hear(handoff(0, 1, 2, n_tokens=9), sender=P)
     assert bench.said(Release, P) == [R1]
     bench.hear(expect(9))
+    assert bench.said(Failed, G) == [failed(FailureKind.TRANSFER, "torn")]
+    bench.hear(Heartbeat(transfers=(Listed(T, 1, Phase.WAITING),)))
     assert bench.said(Failed, G) == [failed(FailureKind.TRANSFER, "torn")]
     assert not bench.core.idle
     bench.hear(ended())

@@ -4,7 +4,7 @@ import numpy as np
 
 from common.engine.events import Launch, Note
 from common.engine.plan import Draw, Drawn, PassResult, ScorePrompt
-from common.messages import Resume
+from common.messages import Resume, TokenRun
 from common.params import FinishReason, TokenLogprob
 from tests.unit.decode.builders import Bench, T, U, ended, expect, run
 
@@ -261,11 +261,13 @@ def test_published_pages_of_a_preempted_sequence_are_found_again() -> None:
 
 
 def test_what_a_preempted_prompt_had_scored_is_scored_again() -> None:
-    bench = Bench(n_pages=6, chunk_tokens=4, cache=False)
-    bench.hear(expect(4, transfer="t1", prefill=None, max_tokens=13))
-    bench.done(50)
-    bench.hear(expect(8, transfer="t2", prefill=None, max_tokens=2, prompt_logprobs=0))
-    runs = []
+    bench = Bench(n_pages=8, chunk_tokens=1, cache=False)
+    bench.hear(*(expect(4, transfer=name, prefill=None, max_tokens=9) for name in "ab"))
+    while bench.pool.n_held < 4:
+        bench.done(*(50 for _ in bench.plan.draws))
+    bench.hear(expect(8, transfer="u", prefill=None, max_tokens=2, prompt_logprobs=0))
+    names: list[str] = []
+    runs: list[TokenRun] = []
     while bench.launched:
         scores = tuple(
             tuple(TokenLogprob(t, 0.0, 1, (), ()) for t in score.targets)
@@ -273,7 +275,9 @@ def test_what_a_preempted_prompt_had_scored_is_scored_again() -> None:
         )
         drawn = tuple(Drawn(token=50) for _ in bench.plan.draws)
         bench.done(result=PassResult(drawn=drawn, scores=scores))
-        runs += [r for r in bench.runs if r.transfer == "t2" and r.index == 0]
+        runs += [got for got in bench.runs if got.transfer == U and got.index == 0]
+        names += [note.name for note in bench.did(Note) if note.transfer == U]
+    assert names[:2] == ["preempted", "resumed"]
     (first,) = runs
     assert first.prompt_logprobs is not None
     assert [s and s.token for s in first.prompt_logprobs] == [None, *range(2, 9)]
