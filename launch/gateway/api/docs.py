@@ -24,6 +24,7 @@ from launch.gateway.api.responses import (
     Completion,
     Detokenized,
     ErrorBody,
+    ModelCard,
     ModelList,
     Tokenized,
     encode,
@@ -35,13 +36,18 @@ _POSTS: dict[str, tuple[str, type, type]] = {
     "/tokenize": ("Token ids of a text", TokenizeRequest, Tokenized),
     "/detokenize": ("Text of token ids", DetokenizeRequest, Detokenized),
 }
+_MODELS: dict[str, tuple[str, type]] = {
+    "/v1/models": ("List models", ModelList),
+    "/v1/models/{name}": ("One model", ModelCard),
+}
 _GETS = {
     "/health": "The process is alive",
-    "/ready": "Every pool can serve",
+    "/ready": "Every pool can serve; 503 names those that cannot",
     "/ping": "The process is alive",
     "/version": "The server's version",
     "/metrics": "Prometheus metrics",
 }
+_ERRORS = ("400", "404", "413", "415", "429", "500", "503")
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Baton API</title>
@@ -56,7 +62,8 @@ _PAGE = """<!DOCTYPE html>
 def openapi() -> dict[str, Any]:
     """OpenAPI 3.1."""
     types: list[type] = [kind for _, *pair in _POSTS.values() for kind in pair]
-    types += [ErrorBody, ModelList]
+    types += [kind for _, kind in _MODELS.values()]
+    types.append(ErrorBody)
     schemas, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}"
     )
@@ -77,12 +84,15 @@ def openapi() -> dict[str, Any]:
                 "requestBody": {"required": True, "content": content(asked)},
                 "responses": {
                     "200": {"description": "The answer", "content": answer},
-                    **dict.fromkeys(("400", "404", "413", "429", "503"), error),
+                    **dict.fromkeys(_ERRORS, error),
                 },
             }
         }
-    models = {"description": "What is served", "content": content(ModelList)}
-    paths["/v1/models"] = {"get": {"summary": "List models", "responses": {"200": models}}}
+    for path, (summary, given) in _MODELS.items():
+        found = {"description": "What is served", "content": content(given)}
+        paths[path] = {"get": {"summary": summary, "responses": {"200": found, "404": error}}}
+    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    paths["/v1/models/{name}"]["parameters"] = [name]
     for path, summary in _GETS.items():
         paths[path] = {"get": {"summary": summary, "responses": {"200": {"description": "Yes"}}}}
     return {
