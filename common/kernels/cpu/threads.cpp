@@ -19,19 +19,39 @@ using Clock = std::chrono::steady_clock;
 // The gap between two kernels of one pass is microseconds of Python; waking a thread costs more.
 constexpr auto SPIN = std::chrono::microseconds(150);
 
-// One word says how many tasks the job has and which is next, so that taking a task and knowing
-// that it exists are one atomic step: a worker that comes late finds next >= n, whatever job it
-// came for, and touches nothing.
-constexpr uint64_t next_of(uint64_t word) { return word & 0xffffffff; }
-constexpr uint64_t n_of(uint64_t word) { return word >> 32; }
+// One thread's run of tasks: the next and the end, in one word, so that taking a task and knowing
+// that it exists are one atomic step. Whoever comes late finds next >= end, whatever job it came
+// for, and touches nothing.
+struct alignas(64) Run {
+  std::atomic<uint64_t> word{0};
+
+  static uint64_t next(uint64_t word) { return word & 0xffffffff; }
+  static uint64_t end(uint64_t word) { return word >> 32; }
+
+  void set(int64_t begin, int64_t end) {
+    word.store(static_cast<uint64_t>(end) << 32 | static_cast<uint64_t>(begin));
+  }
+
+  bool has_task() const {
+    const uint64_t now = word.load();
+    return next(now) < end(now);
+  }
+
+  // A task's index, or -1. The look before keeps `next` from growing without end.
+  int64_t take() {
+    if (!has_task()) return -1;
+    const uint64_t taken = word.fetch_add(1, std::memory_order_acq_rel);
+    return next(taken) < end(taken) ? static_cast<int64_t>(next(taken)) : -1;
+  }
+};
 
 class Pool {
  public:
-  explicit Pool(int n_workers) {
+  explicit Pool(int n_workers) : runs_(n_workers + 1) {
     sigset_t all, before;  // signals are the main thread's
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (int i = 0; i < n_workers; i++) workers_.emplace_back([this] { work(); });
+    for (int i = 0; i < n_workers; i++) workers_.emplace_back([this, i] { work(i + 1); });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
@@ -52,12 +72,15 @@ class Pool {
     task_ = task;
     context_ = context;
     n_done_.store(0, std::memory_order_relaxed);
-    word_.store(static_cast<uint64_t>(n_tasks) << 32);
+    const int64_t n_runs = static_cast<int64_t>(runs_.size());
+    for (int64_t i = 0; i < n_runs; i++) {
+      runs_[i].set(n_tasks * i / n_runs, n_tasks * (i + 1) / n_runs);
+    }
     if (n_asleep_.load() > 0) {
       { std::lock_guard<std::mutex> lock(mutex_); }
       wake_.notify_all();
     }
-    take_tasks();
+    take_tasks(0);
     for (int spins = 0; n_done_.load(std::memory_order_acquire) < n_tasks; spins++) {
       if (spins < 4000) __builtin_ia32_pause();
       else sched_yield();  // a worker was descheduled with a task in its hands
@@ -67,26 +90,26 @@ class Pool {
   }
 
  private:
-  void take_tasks() {
+  void take_tasks(size_t own) {
     int64_t n_mine = 0;
-    for (;;) {
-      const uint64_t word = word_.fetch_add(1, std::memory_order_acq_rel);
-      if (next_of(word) >= n_of(word)) break;
-      task_(context_, static_cast<int64_t>(next_of(word)));
-      n_mine++;
+    for (size_t i = 0; i < runs_.size(); i++) {
+      Run& run = runs_[(own + i) % runs_.size()];
+      for (int64_t task; (task = run.take()) >= 0; n_mine++) task_(context_, task);
     }
     if (n_mine > 0) n_done_.fetch_add(n_mine, std::memory_order_release);
   }
 
   bool has_task() const {
-    const uint64_t word = word_.load();
-    return next_of(word) < n_of(word);
+    for (const Run& run : runs_) {
+      if (run.has_task()) return true;
+    }
+    return false;
   }
 
-  void work() {
+  void work(int own) {
     pthread_setname_np(pthread_self(), "baton-kernel");
     while (!stopping_.load(std::memory_order_relaxed)) {
-      if (spin()) take_tasks();
+      if (spin()) take_tasks(own);
       else sleep();
     }
   }
@@ -110,7 +133,7 @@ class Pool {
     n_asleep_.fetch_sub(1);
   }
 
-  alignas(64) std::atomic<uint64_t> word_{0};
+  std::vector<Run> runs_;  // of the caller, then of each worker
   alignas(64) std::atomic<int64_t> n_done_{0};
   alignas(64) std::atomic<bool> busy_{false};
   detail::Task task_ = nullptr;

@@ -1,7 +1,8 @@
 // The threads that kernels share out their work over: the caller and n - 1 workers of our own.
 //
-// Tasks are independent and taken one by one by whoever is free, so a kernel must not let its
-// results depend on which thread ran what. Not safe across fork.
+// Tasks are independent. Each thread starts with a run of neighbours, so that what they stream
+// from memory is one stream, and takes single ones of other threads' runs when its own is done. A
+// kernel must not let its results depend on which thread ran what. Not safe across fork.
 #pragma once
 
 #include <cstdint>

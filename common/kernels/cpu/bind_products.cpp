@@ -1,0 +1,54 @@
+// Bindings of matrices and products.
+
+#include <nanobind/nanobind.h>
+
+#include "bind.h"
+#include "products.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace baton {
+namespace {
+
+const char* bytes_at(uintptr_t address) { return reinterpret_cast<const char*>(address); }
+char* memory_at(uintptr_t address) { return reinterpret_cast<char*>(address); }
+Dtype dtype_of(bool float32) { return float32 ? Dtype::float32 : Dtype::bfloat16; }
+
+void multiply_at(const Matrix& matrix, uintptr_t x, int64_t n_rows, uintptr_t bias, uintptr_t out,
+                 bool out_float32) {
+  Product p;
+  p.matrix = matrix;
+  p.x = bytes_at(x);
+  p.x_stride = matrix.row_bytes();
+  p.n_rows = n_rows;
+  p.bias = bytes_at(bias);
+  p.out = memory_at(out);
+  p.out_dtype = dtype_of(out_float32);
+  multiply(p);
+}
+
+}  // namespace
+
+void bind_products(nb::module_& m) {
+  const nb::call_guard<nb::gil_scoped_release> unlocked;
+  m.attr("BLOCK") = BLOCK;
+  nb::class_<Matrix>(m, "Matrix")
+      .def("__init__",
+           [](Matrix* self, uintptr_t data, int64_t n_outputs, int64_t n_inputs, bool float32,
+              bool gated) {
+             new (self) Matrix{memory_at(data), n_outputs, n_inputs, dtype_of(float32), gated};
+           },
+           "data"_a, "n_outputs"_a, "n_inputs"_a, nb::kw_only(), "float32"_a, "gated"_a)
+      .def("pack",
+           [](const Matrix& self, uintptr_t rows, int64_t n_rows, int64_t first) {
+             pack_rows(self, bytes_at(rows), n_rows, first);
+           }, unlocked)
+      .def("unpack",
+           [](const Matrix& self, uintptr_t outputs, int64_t n, uintptr_t rows) {
+             unpack_rows(self, reinterpret_cast<const int64_t*>(outputs), n, memory_at(rows));
+           }, unlocked);
+  m.def("multiply", &multiply_at, unlocked);
+}
+
+}  // namespace baton

@@ -1,0 +1,33 @@
+// Products of rows with a matrix, of any number of rows, with what follows them fused in.
+//
+// An output is one chain of additions over the inputs in ascending order, whatever the number of
+// rows, the place of its row, the threads and the width of vectors: in float32 its bits depend on
+// its row and its weights alone (law 3). (In bfloat16 the same holds, for each set of
+// instructions.) No product may therefore be split over its inputs and summed up later.
+#pragma once
+
+#include "matrix.h"
+
+namespace baton {
+
+struct Product {
+  Matrix matrix;
+  const char* x;       // [n_rows, n_inputs] of the matrix's dtype, rows x_stride bytes apart; where
+  int64_t x_stride;    // a row is an odd number of bfloat16, a zero follows it
+  int64_t n_rows;
+  const char* bias;    // [parts * n_outputs] of the matrix's dtype, or null
+  char* out;           // [n_rows, n_outputs], contiguous
+  Dtype out_dtype;
+};
+
+// out = x W' + b, or of a gated matrix silu(gate) * up.
+void multiply(Product product);
+
+// Rows [row_begin, row_end) of the outputs of one block. At most MAX_CHUNK_ROWS rows.
+constexpr int MAX_CHUNK_ROWS = 192;
+using ChunkFunction = void (*)(const Product&, int64_t row_begin, int64_t row_end, int64_t block);
+namespace avx2 { void chunk(const Product&, int64_t row_begin, int64_t row_end, int64_t block); }
+namespace avx512 { void chunk(const Product&, int64_t row_begin, int64_t row_end, int64_t block); }
+namespace avx512bf16 { void chunk(const Product&, int64_t, int64_t, int64_t block); }
+
+}  // namespace baton
