@@ -62,7 +62,8 @@ class Compute:
 
     def room(self) -> Room:
         kept = [(s.transfer, len(s.table.pages), s.table.claim) for s in self.active]
-        kept += [(t, len(t.pages), t.trunk.claim) for t in self.arriving.values()]
+        for t in self.arriving.values():
+            kept.append((t, len(t.trunk.pages) + t.n_arrivals_held, t.trunk.claim))
         rest = (t.whole_pages - n_pages - claim for t, n_pages, claim in kept)
         return Room(
             available_pages=self.pool.n_available,
@@ -171,14 +172,14 @@ class Compute:
 
     def compose(self, credit: Mapping[InstanceId, int], step: StepId) -> Pass | None:
         """The next pass, its pages taken. None: nothing can run. No other pass may be running."""
-        ready = [s for s in self.active if s.table.n_kv + 1 == s.n_tokens or self._catch_up(s)]
+        ready = [s for s in self.active if s.gap == 1 or self._catch_up(s)]
         if not ready:
             return None
         chosen = turns(ready, credit, self._budget)
         room = self.room()
         draft = _Draft(step, chosen.parked, room.available_pages - room.claimed_pages)
         for sample, n_tokens in chosen.rows:
-            if not sample.waiting and not self._is_coming(sample):
+            if not sample.waiting and (sample.gap == 1 or not self._is_coming(sample)):
                 self._enter(draft, sample, n_tokens)
         if not draft.rows:
             return None
@@ -230,7 +231,8 @@ class Compute:
             return
         if forked:
             self._copy_tail(draft, table)
-        table.pages += self.pool.take(n_new)
+        if n_new:
+            table.pages += self.pool.take(n_new)
         if n_tokens > 1 or end < sample.n_tokens:
             for page_hash in sample.hashes[table.n_kv // page_tokens : end // page_tokens]:
                 self.pending.claim(page_hash, sample.who)

@@ -211,7 +211,7 @@ class Intake:
     def fetch_waiting(self) -> None:
         """Whatever somebody else was bringing may be here by now, or may never come."""
         for transfer in list(self._compute.arriving.values()):
-            if any(arrival.page is None for arrival in transfer.arrivals):
+            if transfer.n_arrivals_held < len(transfer.arrivals):
                 self._fetch(transfer)
 
     def _fetch(self, transfer: Transfer) -> None:
@@ -232,6 +232,7 @@ class Intake:
             return False
         self._pool.share(page)
         arrival.page, arrival.valid = page, True
+        transfer.n_arrivals_held += 1
         transfer.trunk.claim -= 1
         return True
 
@@ -248,6 +249,7 @@ class Intake:
         transfer.n_pulled += len(pulls)
         ticket = TicketId(self._next_ticket)
         self._next_ticket += 1
+        transfer.n_arrivals_held += len(pulls)
         transfer.trunk.claim -= len(pulls)
         pages = self._pool.take(len(pulls))
         for at, page in zip(pulls, pages, strict=True):
@@ -294,10 +296,10 @@ class Intake:
         if transfer.phase is not Phase.HANDED or not all(a.valid for a in transfer.arrivals):
             return
         trunk = transfer.trunk
-        trunk.pages += [a.page for a in transfer.arrivals if a.page is not None]
+        trunk.pages = transfer.pages
         trunk.n_kv = transfer.n_tokens
         trunk.n_published = len(transfer.hashes)
-        transfer.arrivals = []
+        transfer.arrivals, transfer.n_arrivals_held = [], 0
         del self._compute.arriving[transfer.request.transfer]
         transfer.on(Event.JOINED)
         self._outgoing.release(transfer)
@@ -321,7 +323,7 @@ class Intake:
             pages = [a.page for a in arrivals if a.page is not None]
             self._pool.give_back(pages, fence=ticket_fence(ticket))
         self._pool.give_back([*transfer.trunk.pages, *kept])
-        transfer.trunk, transfer.arrivals = Table(), []
+        transfer.trunk, transfer.arrivals, transfer.n_arrivals_held = Table(), [], 0
 
 
 def _prefill_of(transfer: Transfer) -> InstanceId | None:

@@ -94,22 +94,22 @@ def turns(ready: Sequence[Sample], credit: Mapping[InstanceId, int], room: "Budg
     samples draw together, so that the last one let in may pass it by their number.
     """
     left = dict(credit)
-    chosen: list[Sample] = []
+    chosen: list[tuple[Sample, int]] = []  # and its gap
     parked: list[Sample] = []
     for sample in ready:
         if len(chosen) == min(room.max_num_seqs, room.budget_tokens):
             break
-        gateway = sample.transfer.gateway
-        if sample.gap <= room.chunk_tokens:  # it may draw
+        gateway, gap = sample.transfer.gateway, sample.gap
+        if gap <= room.chunk_tokens:  # it may draw
             if left[gateway] <= 0:
                 parked.append(sample)
                 continue
             left[gateway] -= 1 + len(sample.followers)
-        chosen.append(sample)
+        chosen.append((sample, gap))
     spare = room.budget_tokens - len(chosen)
     rows: list[tuple[Sample, int]] = []
-    for sample in chosen:
-        more = min(spare, room.chunk_tokens - 1, sample.gap - 1)
+    for sample, gap in chosen:
+        more = min(spare, room.chunk_tokens - 1, gap - 1)
         spare -= more
         rows.append((sample, 1 + more))
     return Turns(tuple(rows), tuple(parked))
@@ -149,6 +149,11 @@ def refusal(
     request: Expect, waiting: Sequence[Transfer], limits: Limits, step_s: float
 ) -> Refusal | None:
     """Whether a request must be refused before any work is done for it."""
+    if not request.prompt or not request.samples:
+        return Refusal("nothing to compute", None)
+    many = len(request.samples) > 1
+    if many and request.prefill is not None and any(s.outputs for s in request.samples):
+        return Refusal("prefill computes the outputs of a single sample only", None)
     whole = whole_tokens(request)
     if whole > limits.max_model_len:
         return Refusal(f"{whole} tokens of {limits.max_model_len} that fit the context", None)

@@ -188,6 +188,7 @@ class Transfer:
     samples: list[Sample] = field(default_factory=list[Sample])
     trunk: Table = field(default_factory=Table)  # pages found here, told in the Accept
     arrivals: list[Arrival] = field(default_factory=list[Arrival])  # they follow the trunk's
+    n_arrivals_held: int = 0  # of these, with a page
     remote: RegionKey | None = None  # where to pull from
     accepted: bool = False  # an Accept was sent
     released: bool = False  # and a Release

@@ -8,6 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.decode.builders import Bench, G
+from tests.unit.decode.prefill import Prefiller
+from tests.unit.decode.real_prefill import RealPrefiller
 from tests.unit.decode.world import Weather, World
 
 STORM = Weather(loss=0.1, repeat=0.1, torn=0.05, raised=0.01, crash_every_s=2.0)
@@ -26,7 +28,7 @@ class Scenario:
     cache: bool = True
     credit_tokens: int | None = None
     stormy: bool = False
-    n_requests: int = 25
+    n_requests: int = 20
 
 
 SCENARIOS = st.builds(
@@ -44,7 +46,7 @@ SCENARIOS = st.builds(
 )
 
 
-def world(scenario: Scenario) -> World:
+def world(scenario: Scenario, *, real_prefill: bool = False) -> World:
     bench = Bench(
         n_pages=-(-LONGEST // scenario.page_tokens) + scenario.more_pages,
         page_tokens=scenario.page_tokens,
@@ -56,7 +58,9 @@ def world(scenario: Scenario) -> World:
         cache=scenario.cache,
         peers=(G,),
     )
-    made = World(bench, Random(scenario.seed), STORM if scenario.stormy else Weather())
+    weather = STORM if scenario.stormy else Weather()
+    make_prefill = RealPrefiller if real_prefill else Prefiller
+    made = World(bench, Random(scenario.seed), weather, make_prefill=make_prefill)
     made.gateway.credit_tokens = scenario.credit_tokens
     return made
 
@@ -89,14 +93,24 @@ def calm_down(w: World) -> None:
     assert w.bench.pool.n_held == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SCENARIOS)
 @example(Scenario(seed=1, stormy=True, n_requests=100))
-@example(Scenario(seed=2, stormy=True, n_requests=100, more_pages=20, max_num_seqs=6))
+@example(Scenario(seed=2, stormy=True, n_requests=60, more_pages=20, max_num_seqs=6))
 def test_the_right_tokens_arrive_and_no_page_is_left(scenario: Scenario) -> None:
     w = world(scenario)
     traffic(w, scenario.n_requests)
     calm_down(w)
+
+
+@settings(max_examples=10, deadline=None)
+@given(SCENARIOS)
+@example(Scenario(seed=4, stormy=True, n_requests=60, more_pages=20, max_num_seqs=6))
+def test_so_do_they_with_the_prefill_sides_own_core(scenario: Scenario) -> None:
+    w = world(scenario, real_prefill=True)
+    traffic(w, scenario.n_requests)
+    calm_down(w)
+    assert all(prefill.idle for prefill in w.prefills.values())
 
 
 def test_the_same_events_give_the_same_actions() -> None:

@@ -46,7 +46,7 @@ G = InstanceId("gateway")
 P = InstanceId("prefill")
 T, U = TransferId("t"), TransferId("u")
 FINGERPRINT = "model"
-ROLES = {"g": Role.GATEWAY, "p": Role.PREFILL}
+ROLES = {"g": Role.GATEWAY, "p": Role.PREFILL, "c": Role.DECODE}
 
 M = TypeVar("M")
 
@@ -62,7 +62,7 @@ def region(instance: InstanceId = P) -> RegionKey:
 
 
 def hello(instance: InstanceId = P) -> Hello:
-    pool = region(instance) if ROLES[instance[0]] is Role.PREFILL else None
+    pool = None if ROLES[instance[0]] is Role.GATEWAY else region(instance)
     return Hello(protocol=PROTOCOL, peer=peer(instance), model=None, limits=None, pool=pool)
 
 
@@ -197,6 +197,7 @@ class Bench:
         decision: Decision = self.core.step(self.now, events)
         self.core.check()
         self.actions, self.wake_at = decision.actions, decision.wake_at
+        assert self.wake_at is None or self.wake_at > self.now
         for action in decision.actions:
             if isinstance(action, Launch):
                 assert self.launched is None

@@ -29,6 +29,7 @@ from tests.unit.decode.memory import END, answer
 
 if TYPE_CHECKING:
     from tests.unit.decode.prefill import Prefiller
+    from tests.unit.decode.real_prefill import RealPrefiller
     from tests.unit.decode.world import World
 
 
@@ -96,7 +97,7 @@ class Gateway:
             worker = self._world.prefills[prefill.instance]
             self._world.later(self._world.random.expovariate(100), lambda: self._go(worker, asked))
 
-    def _go(self, worker: "Prefiller", asked: Asked) -> None:
+    def _go(self, worker: "Prefiller | RealPrefiller", asked: Asked) -> None:
         if self.open.get(asked.expect.transfer) is asked:
             worker.prefill(asked.expect)
 
@@ -150,8 +151,10 @@ class Gateway:
                 self._acknowledge(message.runs)
         elif isinstance(message, Accepted | Failed | Refused | Gone):
             asked = self._current(message.transfer, message.attempt)
-            if asked is not None:
+            if asked is not None and sender == "core":
                 self._answered(asked, message)
+            elif asked is not None and not asked.handed:
+                self._answered_by_prefill(asked, message)
 
     def _answered(self, asked: Asked, message: Accepted | Failed | Refused | Gone) -> None:
         match message:
@@ -168,6 +171,15 @@ class Gateway:
                     self._again(asked)
                 elif not asked.refused:
                     self._tell(asked)
+
+    def _answered_by_prefill(
+        self, asked: Asked, message: Accepted | Failed | Refused | Gone
+    ) -> None:
+        assert not isinstance(message, Refused)
+        if isinstance(message, Failed):
+            self._again(asked)
+        elif isinstance(message, Gone):
+            self._tell(asked)
 
     def _retry(self, asked: Asked) -> None:
         asked.refused = False
@@ -217,4 +229,13 @@ class Gateway:
             for t, asked in self.open.items()
         ]
         self._send(Heartbeat(transfers=tuple(rows), credit_tokens=self.credit_tokens))
+        for instance in self._world.prefills:
+            listed = [row for row in rows if self._is_computed_by(instance, row.transfer)]
+            self._world.post(G, instance, Heartbeat(transfers=tuple(listed)))
         self._world.later(0.25, self._beat)
+
+    def _is_computed_by(self, instance: InstanceId, transfer: TransferId) -> bool:
+        """Until decode has it."""
+        asked = self.open[transfer]
+        prefill = asked.expect.prefill
+        return prefill is not None and prefill.instance == instance and not asked.handed

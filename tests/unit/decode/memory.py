@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from common.engine.events import Launch, Pull
 from common.engine.plan import Drawn, PassResult
-from common.ids import PageId, TicketId
+from common.ids import PageId
 from common.kv.pages import PagePool
+from common.messages import PageRef
 
 N_TOKENS = 40
 END = 0  # the end token
@@ -102,10 +103,17 @@ class Memory:
     def pull(self, pull: Pull) -> None:
         self._live(("pull", pull.ticket), {page for _, page in pull.copies})
 
-    def pulled(self, ticket: TicketId, pages: Sequence[PageId], content: Sequence[Content]) -> None:
-        self._still_live(("pull", ticket))
-        for page, page_content in zip(pages, content, strict=True):
-            self._pages[page] = list(page_content)
+    def pulled(self, pull: Pull, content: Sequence[Content | None]) -> None:
+        """None: it could not be read; something was written all the same."""
+        self._still_live(("pull", pull.ticket))
+        for (_, page), page_content in zip(pull.copies, content, strict=True):
+            self._pages[page] = list(page_content or [-1] * self._page_tokens)
+
+    def content(self, ref: PageRef) -> Content | None:
+        """For a reader; None: the page has another life than the one that was announced."""
+        if self._pool.generation(ref.page) != ref.generation:
+            return None
+        return self._pages[ref.page]
 
     def _live(self, who: object, pages: set[PageId]) -> None:
         self._lives[who] = {page: self._pool.generation(page) for page in pages}

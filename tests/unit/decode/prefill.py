@@ -55,6 +55,10 @@ class Prefiller:
     def _alive(self) -> bool:
         return self._instance in self._world.prefills
 
+    @property
+    def idle(self) -> bool:
+        return not any(prompt.first is not None for prompt in self._prompts.values())
+
     def content(self, ref: PageRef) -> Content | None:
         """None: it has been used again since that generation."""
         return self._pages.get(ref)
@@ -161,7 +165,9 @@ class Prefiller:
         )
         self._send(message, in_order=False)
 
-    def hear(self, message: AnyMessage) -> None:
+    def hear(self, message: AnyMessage, sender: str) -> None:
+        if sender == G:
+            return
         match message:
             case Accept(transfer=transfer, attempt=attempt, held=held):
                 prompt = self._prompts.get((transfer, attempt))

@@ -163,6 +163,16 @@ def test_what_never_fits_is_refused_for_good() -> None:
     )
 
 
+def test_what_nobody_should_ask_for_is_refused() -> None:
+    assert refusal(expect(()), [], LIMITS, 0.0) == Refusal("nothing to compute", None)
+    assert refusal(expect(samples=()), [], LIMITS, 0.0) == Refusal("nothing to compute", None)
+    two = (Resume(0, (1,)), Resume(1, (2,)))
+    assert refusal(expect(samples=two), [], LIMITS, 0.0) == Refusal(
+        "prefill computes the outputs of a single sample only", None
+    )
+    assert refusal(expect(samples=two, prefill=None), [], LIMITS, 0.0) is None
+
+
 def test_a_full_queue_says_when_to_come_again() -> None:
     queue = [transfer(0), transfer(1)]
     assert refusal(expect(), queue[:1], LIMITS, 0.0) is None

@@ -29,8 +29,9 @@ from common.ids import InstanceId, TicketId
 from common.messages import AnyMessage
 from tests.unit.decode.builders import Bench, G, hello
 from tests.unit.decode.gateway import Gateway
-from tests.unit.decode.memory import Content, Memory
+from tests.unit.decode.memory import Memory
 from tests.unit.decode.prefill import Prefiller
+from tests.unit.decode.real_prefill import RealPrefiller
 
 
 @dataclass(kw_only=True)
@@ -50,12 +51,13 @@ class World:
     random: Random
     weather: Weather = field(default_factory=Weather)
     n_events: int = 0
+    make_prefill: "Callable[[World, InstanceId], Prefiller | RealPrefiller]" = Prefiller
     transcript: list[str] | None = None  # of actions, if wanted
 
     def __post_init__(self) -> None:
         self.memory = Memory(self.bench.pool, self.bench.page_tokens)
         self.gateway = Gateway(self)
-        self.prefills: dict[InstanceId, Prefiller] = {}
+        self.prefills: dict[InstanceId, Prefiller | RealPrefiller] = {}
         self._n_prefills = 0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._n_timers = 0
@@ -140,9 +142,7 @@ class World:
             owner = self.prefills.get(pull.peer)
             content = [owner.content(ref) if owner else None for ref, _ in pull.copies]
             ok = None not in content and self.random.random() >= self.weather.torn and not torn
-            torn_page: Content = [-1] * self.bench.page_tokens
-            lines = [line or torn_page for line in content]
-            self.memory.pulled(pull.ticket, [page for _, page in pull.copies], lines)
+            self.memory.pulled(pull, content)
             self.give(TicketFinal(pull.ticket, ok, "" if ok else "torn"))
 
         return final
@@ -172,14 +172,14 @@ class World:
         elif to == G:
             self.gateway.hear(sender, message)
         elif to in self.prefills:
-            self.prefills[InstanceId(to)].hear(message)
+            self.prefills[InstanceId(to)].hear(message, sender)
 
     # --- prefill workers ---------------------------------------------------------------------
 
     def new_prefill(self) -> None:
         self._n_prefills += 1
         instance = InstanceId(f"prefill-{self._n_prefills}")
-        self.prefills[instance] = Prefiller(self, instance)
+        self.prefills[instance] = self.make_prefill(self, instance)
         if self.weather.crash_every_s:
             self.later(
                 self.random.expovariate(1 / self.weather.crash_every_s),
