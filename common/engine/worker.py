@@ -164,7 +164,7 @@ class _Worker:
         loaded = self._load(size)
         pages = self._kind.make_pages(size.n_pages, size.kv.page_bytes)
         self._stack.callback(pages.close)
-        runner = self._warm(Runner(loaded.model, KVCache(size.kv, pages.pages)))
+        runner = self._warm(Runner(loaded.model, KVCache(size.kv, pages.pages)), size)
         shell = self._shell(size, loaded, pages, runner)
         on_stop(lambda at_once: shell.stop(at_once=at_once), parent)
         shell.links.join(self._config.join, time.monotonic())
@@ -214,9 +214,10 @@ class _Worker:
         _log.info(line("loaded", seconds=time.monotonic() - began, bytes=loaded.weights_bytes))
         return loaded
 
-    def _warm(self, runner: Runner) -> Runner:
-        seconds = runner.warm_up(self._config.chunk_tokens)
-        _log.info(line("warmed_up", tokens=self._config.chunk_tokens, seconds=seconds))
+    def _warm(self, runner: Runner, size: Sizes) -> Runner:
+        n_tokens = min(self._config.chunk_tokens, size.max_model_len - 1)
+        seconds = runner.warm_up(n_tokens)
+        _log.info(line("warmed_up", tokens=n_tokens, seconds=seconds))
         return runner
 
     def _shell(self, size: Sizes, loaded: LoadedModel, pages: Pages, runner: Runner) -> Shell:
