@@ -6,7 +6,6 @@ keeps until they are acknowledged. It can compute prompts itself. It never opens
 never changes path on its own.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -347,15 +346,13 @@ class DecodeCore:
     def check(self) -> None:
         """Raise InvariantBroken unless the laws hold. O(pages + samples): for tests."""
         self._pool.check()
-        known: Counter[PageId] = Counter()
+        known = [0] * self._pool.n_pages
         for transfer in self._transfers.all:
-            known.update(transfer.pages)
-            for sample in transfer.samples:
-                known.update(sample.table.pages)
-        for page in map(PageId, range(self._pool.n_pages)):
-            if self._pool.refcount(page) != known[page]:
-                raise InvariantBroken(
-                    f"page {page}: {self._pool.refcount(page)} holds, {known[page]} known"
-                )
+            for pages in (transfer.pages, *(s.table.pages for s in transfer.samples)):
+                for page in pages:
+                    known[page] += 1
+        held = [self._pool.refcount(PageId(page)) for page in range(self._pool.n_pages)]
+        if held != known:
+            raise InvariantBroken(f"pages are held {held} times, {known} times are known")
         self._compute.check()
         self._outgoing.check(self._transfers.all)

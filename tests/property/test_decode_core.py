@@ -93,7 +93,7 @@ def calm_down(w: World) -> None:
     assert w.bench.pool.n_held == 0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(SCENARIOS)
 @example(Scenario(seed=1, stormy=True, n_requests=100))
 @example(Scenario(seed=2, stormy=True, n_requests=60, more_pages=20, max_num_seqs=6))
@@ -103,9 +103,9 @@ def test_the_right_tokens_arrive_and_no_page_is_left(scenario: Scenario) -> None
     calm_down(w)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(SCENARIOS)
-@example(Scenario(seed=4, stormy=True, n_requests=60, more_pages=20, max_num_seqs=6))
+@example(Scenario(seed=4, stormy=True, n_requests=40, more_pages=20, max_num_seqs=6))
 def test_so_do_they_with_the_prefill_sides_own_core(scenario: Scenario) -> None:
     w = world(scenario, real_prefill=True)
     traffic(w, scenario.n_requests)
