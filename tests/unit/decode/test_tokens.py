@@ -7,7 +7,7 @@ from common.engine.plan import Drawn, PassResult
 from common.ids import InstanceId, TransferId
 from common.messages import Ack, Expect, Heartbeat, Listed, Phase, Tokens, TokensAck
 from common.params import FinishReason, TokenLogprob
-from tests.unit.decode.builders import Bench, G, T, ended, expect, hello, run
+from tests.unit.decode.builders import Bench, G, P, T, ended, expect, handoff, hello, run
 
 G2 = InstanceId("gateway-2")
 
@@ -172,6 +172,28 @@ def test_a_parked_sequence_gives_its_pages_to_one_that_can_run() -> None:
         said += sum(len(r.tokens) for r in bench.runs)
         bench.hear(ack(said))
     assert said == 13
+
+
+def test_a_page_that_is_copied_is_nobodys_until_the_pass_is_final() -> None:
+    """Its last holder is parked, and gives way in the very pass that copies it."""
+    bench = Bench(n_pages=8, cache=False)
+    bench.take(PeerUp(hello(G2)))
+    bench.hear(Heartbeat(transfers=(), credit_tokens=3))
+    bench.hear(expect(6, samples=2, max_tokens=2))
+    pair = [expect(4, transfer=name, prefill=None, max_tokens=6) for name in "uv"]
+    bench.hear(*pair, sender=G2)
+    for token in range(50, 54):
+        bench.done(token, token)
+    bench.hear(handoff(0, 1, tokens=(60, 61)), sender=P)
+    bench.pulled()
+    bench.done(54, 54)  # u and v each need a page now, and there is one
+    assert [note.name for note in bench.did(Note)] == ["preempted"]
+    ((source, _),) = bench.plan.copies
+    assert [(d.transfer, d.sample) for d in bench.plan.draws] == [(T, 0), ("u", 0)]
+    assert source not in bench.plan.slots_T // 4
+    assert bench.pool.n_available == 0
+    bench.done(70, 55)
+    assert "v" in [draw.transfer for draw in bench.plan.draws]
 
 
 def test_acks_of_others_and_of_what_was_not_sent_do_nothing() -> None:
