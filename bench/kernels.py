@@ -1,0 +1,210 @@
+"""How fast passes are, beside the floors that this machine sets at the same moment.
+
+    python -m bench.kernels MODEL [--threads 2] [--dtypes float32 bfloat16]
+
+MODEL is a .gguf file or a Hugging Face directory. Pages lie at random places of a pool that no
+cache holds; tokens are drawn greedily. A decode step's floor is the bytes of weights and KV over
+the rate at which memory is read, or its operations over the rate of a large product if that is
+more; a prompt's is its operations over the latter. Rates are measured between the passes. The
+last line is JSON. Drives `common` only.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from common.engine.plan import Draw, PassPlan, Piece, pack
+from common.engine.runner import Runner
+from common.ids import PageId, TransferId
+from common.kv.cache import TORCH_DTYPES, KVCache
+from common.kv.layout import KVSpec, pages_for
+from common.messages import SamplingParams
+from common.model.load import LoadedModel, load_model
+from common.model.spec import ModelSpec
+
+PAGE_TOKENS = 16
+POOL_BYTES = 1 << 30
+CONTEXT_TOKENS = 320  # of a decode step
+MIN_S = 2.0  # a measurement goes on until it has lasted this long
+GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Sequences alike: each computes n tokens after `start` others."""
+
+    n_sequences: int
+    start: int
+    n_tokens: int
+
+    @property
+    def is_decode(self) -> bool:
+        return self.n_tokens == 1
+
+    @property
+    def label(self) -> str:
+        if self.is_decode:
+            return f"decode, batch {self.n_sequences} at {self.start}"
+        return f"prefill, {self.n_tokens} after {self.start}"
+
+
+WORKS = (
+    *(Work(n_sequences=n, start=CONTEXT_TOKENS - 1, n_tokens=1) for n in (1, 8, 32)),
+    *(Work(n_sequences=1, start=start, n_tokens=512) for start in (0, 2048)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    dtype: str
+    work: str
+    n_passes: int
+    p50_ms: float
+    tokens_per_s: float
+    floor_ms: float
+    over_floor: float
+
+
+class Machine:
+    """Rates of this machine, taken now and then."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.read = torch.ones(1 << 26)  # 256 MB
+        self.factor = torch.ones((1024, 1024), dtype=dtype)
+        self.bytes_per_s: list[float] = []
+        self.operations_per_s: list[float] = []
+
+    def measure(self) -> None:
+        self.bytes_per_s.append(self.read.nbytes / seconds(self.read.sum))
+        operations = 2 * len(self.factor) ** 3
+        self.operations_per_s.append(operations / seconds(lambda: self.factor @ self.factor))
+
+    def floor_s(self, n_bytes: float, n_operations: float) -> float:
+        by_memory = n_bytes / statistics.median(self.bytes_per_s)
+        return max(by_memory, n_operations / statistics.median(self.operations_per_s))
+
+
+class Bench:
+    """One model in one dtype."""
+
+    def __init__(self, loaded: LoadedModel, dtype: str) -> None:
+        self.loaded = loaded
+        self.dtype = dtype
+        spec = loaded.spec
+        self.kv_spec = KVSpec(
+            n_layers=spec.n_layers,
+            n_kv_heads=spec.n_kv_heads,
+            head_dim=spec.head_dim,
+            page_tokens=PAGE_TOKENS,
+            dtype=dtype,
+        )
+        longest = max(pages_for(w.start + w.n_tokens, PAGE_TOKENS) * w.n_sequences for w in WORKS)
+        self.n_pages = max(longest, POOL_BYTES // self.kv_spec.page_bytes)
+        pages = np.zeros((self.n_pages, self.kv_spec.page_bytes), np.uint8)
+        self.runner = Runner(loaded.model, KVCache(self.kv_spec, pages))
+        self.rng = random.Random(0)
+
+    def measure(self, work: Work) -> Row:
+        machine = Machine(TORCH_DTYPES[self.dtype])
+        plan = self.plan(work)
+        self.runner.run(plan)
+        passes_s: list[float] = []
+        while sum(passes_s) < MIN_S:
+            machine.measure()
+            passes_s.append(self.runner.run(plan).seconds)
+        p50_s = statistics.median(passes_s)
+        floor_s = machine.floor_s(*self.needs(work))
+        return Row(
+            dtype=self.dtype,
+            work=work.label,
+            n_passes=len(passes_s),
+            p50_ms=p50_s * 1e3,
+            tokens_per_s=plan.n_rows / p50_s,
+            floor_ms=floor_s * 1e3,
+            over_floor=p50_s / floor_s,
+        )
+
+    def plan(self, work: Work) -> PassPlan:
+        n_pages = pages_for(work.start + work.n_tokens, PAGE_TOKENS)
+        pages = [
+            PageId(p) for p in self.rng.sample(range(self.n_pages), n_pages * work.n_sequences)
+        ]
+        vocabulary = range(self.loaded.spec.vocab_size)
+        pieces = [
+            Piece(
+                self.rng.choices(vocabulary, k=work.n_tokens),
+                work.start,
+                pages[b :: work.n_sequences],
+            )
+            for b in range(work.n_sequences)
+        ]
+        arrays = pack(pieces, PAGE_TOKENS)
+        draws = tuple(
+            Draw(
+                transfer=TransferId("bench"),
+                attempt=0,
+                sample=b,
+                index=0,
+                row=int(arrays["start_B1"][b + 1]) - 1,
+                params=GREEDY,
+                prompt=(),
+                outputs=(),
+            )
+            for b in range(work.n_sequences)
+        )
+        return PassPlan(**arrays, draws=draws)  # pyright: ignore[reportArgumentType] pack() names its arrays as PassPlan does
+
+    def needs(self, work: Work) -> tuple[float, float]:
+        """Bytes that a pass must read, and operations that it must do."""
+        spec = self.loaded.spec
+        n_rows = work.n_sequences * work.n_tokens
+        kv_tokens = work.n_sequences * (work.start + work.n_tokens)
+        n_bytes = self.loaded.weights_bytes + kv_tokens * self.kv_spec.token_bytes
+        keys = n_rows * (work.start + (work.n_tokens + 1) / 2)
+        attention = 4 * spec.n_layers * spec.n_heads * spec.head_dim * keys
+        logits = 2 * spec.vocab_size * spec.hidden_size * work.n_sequences
+        return n_bytes, 2 * parameters_of_layers(spec) * n_rows + attention + logits
+
+
+def parameters_of_layers(spec: ModelSpec) -> int:
+    """Of the products that every row goes through."""
+    attention = (2 * spec.n_heads + 2 * spec.n_kv_heads) * spec.head_dim
+    return spec.n_layers * spec.hidden_size * (attention + 3 * spec.intermediate_size)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    rows: list[Row] = []
+    for dtype in options.dtypes:
+        bench = Bench(load_model(options.model, TORCH_DTYPES[dtype], None, 4096), dtype)
+        for work in WORKS:
+            row = bench.measure(work)
+            rows.append(row)
+            print(
+                f"{dtype:>8}  {row.work:<26} {row.p50_ms:8.1f} ms {row.tokens_per_s:8.0f} tok/s"
+                f"  floor {row.floor_ms:7.1f} ms  {row.over_floor:5.1f} x"
+            )
+    print(json.dumps({"threads": options.threads, "rows": [asdict(row) for row in rows]}))
+
+
+if __name__ == "__main__":
+    main()
