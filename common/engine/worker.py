@@ -31,7 +31,8 @@ from common.engine.sizing import Sizes, sizes
 from common.engine.wakeup import Wakeup
 from common.errors import PeerRefused, SetupError
 from common.ids import InstanceId
-from common.kernels.path import kernel_path
+from common.kernels import ops
+from common.kernels.path import kernel_path, kernels
 from common.kv.cache import KVCache
 from common.kv.pages import PagePool
 from common.log import RequestLog, line, set_up_logging
@@ -252,7 +253,7 @@ class _Worker:
         )
         pool = PagePool(size.n_pages, pages.generations)
         self._device = DeviceThread(runner.run, wakeup.ring)
-        _log.info(line("joining", gateway=config.join, threads=config.threads))
+        _log.info(line("joining", gateway=config.join, threads=config.threads, kernels=kernels()))
         return Shell(
             core=self._kind.make_core(config, limits, pool, loaded.fingerprint),
             mailbox=mailbox,
@@ -297,7 +298,7 @@ class _Progress:
 def _set_up_torch(config: WorkerConfig) -> None:
     if config.device not in ("auto", "cpu"):
         raise SetupError(f"--devices {config.device}: only cpu is supported")
-    torch.set_num_threads(config.threads)
+    ops.set_threads(config.threads)
     with suppress(RuntimeError):  # already set, in a process that embeds us
         torch.set_num_interop_threads(1)
 

@@ -9,11 +9,21 @@ N query heads  G KV heads  D head dim  L positions
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from common.kernels import torch_attention, torch_path
+from common.kernels import native_products, torch_attention, torch_path
 from common.kernels.attention_plan import QueryGroup
+from common.kernels.cpu import native
+from common.kernels.matrix import Matrix
 from common.kernels.paged import KVLayer
+
+
+def set_threads(n: int) -> None:
+    """Compute threads of this process from now on, the caller's included."""
+    torch.set_num_threads(n)
+    if native.available():
+        native.lib.set_threads(n)
 
 
 class AttentionInputs(Protocol):
@@ -23,14 +33,32 @@ class AttentionInputs(Protocol):
     def groups(self) -> tuple[QueryGroup, ...]: ...
 
 
-def embed(ids_T: Tensor, table_VH: Tensor) -> Tensor:
-    """Rows of the table: [T, H]. `ids_T` int64."""
-    return torch_path.embed(ids_T, table_VH)
+def embed(ids_T: Tensor, table: Matrix) -> Tensor:
+    """Rows of the table [V, H]: [T, H]. `ids_T` int64. IndexError: there is no such row."""
+    if isinstance(table, Tensor):
+        return torch_path.embed(ids_T, table)
+    return table.read(ids_T)
 
 
-def linear(x_TI: Tensor, w_OI: Tensor, bias_O: Tensor | None) -> Tensor:
+def linear(x_TI: Tensor, w_OI: Matrix, bias_O: Tensor | None) -> Tensor:
     """x W' + b: [T, O]."""
-    return torch_path.linear(x_TI, w_OI, bias_O)
+    if isinstance(w_OI, Tensor):
+        return torch_path.linear(x_TI, w_OI, bias_O)
+    return native_products.multiply(x_TI, w_OI, bias_O, x_TI.dtype)
+
+
+def logits(x_TI: Tensor, w_OI: Matrix) -> Tensor:
+    """x W': [T, O] float32. No more exact than the weights' dtype, though not rounded to it."""
+    if isinstance(w_OI, Tensor):
+        return torch_path.linear(x_TI, w_OI, None).float()
+    return native_products.multiply(x_TI, w_OI, None, torch.float32)
+
+
+def swiglu(x_TH: Tensor, gate_up_2IH: Matrix, bias_2I: Tensor | None) -> Tensor:
+    """silu(x Wg' + bg) * (x Wu' + bu): [T, I]. A packed matrix must be gated."""
+    if isinstance(gate_up_2IH, Tensor):
+        return torch_path.swiglu(x_TH, gate_up_2IH, bias_2I)
+    return native_products.multiply(x_TH, gate_up_2IH, bias_2I, x_TH.dtype)
 
 
 def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
@@ -46,11 +74,6 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """(rms_norm(x + residual), x + residual). The arguments stay as they were."""
     return torch_path.add_rms_norm(x_TH, residual_TH, weight_H, eps)
-
-
-def silu_mul(gate_up_T2I: Tensor) -> Tensor:
-    """silu(gate) * up: [T, I], from gate beside up."""
-    return torch_path.silu_mul(gate_up_T2I)
 
 
 def rope_and_write(

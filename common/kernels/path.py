@@ -12,30 +12,39 @@ from torch import Tensor
 
 from common.kernels import ops
 from common.kernels.attention_plan import QueryGroup, Sequences, plan_attention
+from common.kernels.cpu import native
+from common.kernels.matrix import prepare
 from common.kernels.paged import KEY_BLOCK, KVLayer, PageGeometry, Scratch
 
-PATH = "torch-f32-1"
+PATH = "f32-2"
+
+
+def kernels() -> str:
+    """Which kernels this process computes with, for people: "avx512bf16", or "torch (why)"."""
+    return native.lib.isa() if native.available() else f"torch ({native.why_not()})"
 
 
 @torch.inference_mode()
 def kernel_path() -> str:
     """Equal texts mean equal bits of a token's KV, wherever it is computed.
 
-    Besides versions it holds a digest of results: the products' order of addition is a choice of
-    the BLAS for the processor at hand, which no version tells.
+    Besides versions it holds a digest of results: the order of addition is a choice of torch's
+    BLAS for the processor at hand, which no version tells.
     """
+    isa = native.lib.isa() if native.available() else "torch"
     capability = torch.backends.cpu.get_cpu_capability()
-    return f"{PATH}/{torch.__version__}/{capability}/{_digest()}"
+    return f"{PATH}/{isa}/{torch.__version__}/{capability}/{_digest()}"
 
 
 def _digest() -> str:
     """Of results of each kind of arithmetic."""
     x_TH = _numbers(4, 576)
+    gate_up = prepare(_numbers(192, 576), gated=True)
     results = [
-        ops.linear(x_TH, _numbers(960, 576), None),
-        ops.linear(_numbers(4, 1536), _numbers(576, 1536), _numbers(576)),
+        ops.linear(x_TH, prepare(_numbers(960, 576)), None),
+        ops.linear(_numbers(4, 1536), prepare(_numbers(576, 1536)), _numbers(576)),
         ops.rms_norm(x_TH, _numbers(576), 1e-5),
-        ops.silu_mul(x_TH * 8),
+        ops.swiglu(x_TH, gate_up, None),
         *_attended(),
     ]
     digest = blake2b(digest_size=4)

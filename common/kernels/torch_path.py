@@ -59,8 +59,13 @@ def add_rms_norm(
     return rms_norm(residual_TH, weight_H, eps), residual_TH
 
 
+def swiglu(x_TH: Tensor, gate_up_2IH: Tensor, bias_2I: Tensor | None) -> Tensor:
+    """See `ops.swiglu`."""
+    return silu_mul(linear(x_TH, gate_up_2IH, bias_2I))
+
+
 def silu_mul(gate_up_T2I: Tensor) -> Tensor:
-    """See `ops.silu_mul`."""
+    """silu(gate) * up: [T, I], from gate beside up."""
     gate_TI, up_TI = gate_up_T2I.chunk(2, dim=-1)
     if gate_TI.dtype != torch.float32:
         return functional.silu(gate_TI).mul_(up_TI)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from common.kernels.matrix import Matrix, plain
+
 # H hidden  I intermediate  N query heads  G KV heads  D head dim
 
 
@@ -11,7 +13,7 @@ from torch import Tensor
 class Linear:
     """A product's matrix (one row an output) and its bias, if it has one."""
 
-    weight_OI: Tensor
+    weight_OI: Matrix
     bias_O: Tensor | None
 
 
@@ -29,21 +31,28 @@ class Block:
     down: Linear  # [H, I]
 
 
-def block(tensors: dict[str, Tensor], layer: int) -> Block:
+def block(tensors: dict[str, Matrix], layer: int) -> Block:
     """The block's weights among the packed tensors (names of `packing.packed_layout`)."""
 
-    def linear(name: str) -> Linear:
-        key = f"layers.{layer}.{name}"
-        return Linear(weight_OI=tensors[f"{key}.weight"], bias_O=tensors.get(f"{key}.bias"))
-
     prefix = f"layers.{layer}"
+
+    def vector(name: str) -> Tensor:
+        return plain(tensors[f"{prefix}.{name}"])
+
+    def optional(name: str) -> Tensor | None:
+        return vector(name) if f"{prefix}.{name}" in tensors else None
+
+    def linear(name: str) -> Linear:
+        weight_OI = tensors[f"{prefix}.{name}.weight"]
+        return Linear(weight_OI=weight_OI, bias_O=optional(f"{name}.bias"))
+
     return Block(
-        attn_norm_H=tensors[f"{prefix}.attn_norm"],
+        attn_norm_H=vector("attn_norm"),
         qkv=linear("qkv"),
-        q_norm_D=tensors.get(f"{prefix}.q_norm"),
-        k_norm_D=tensors.get(f"{prefix}.k_norm"),
+        q_norm_D=optional("q_norm"),
+        k_norm_D=optional("k_norm"),
         o=linear("o"),
-        mlp_norm_H=tensors[f"{prefix}.mlp_norm"],
+        mlp_norm_H=vector("mlp_norm"),
         gate_up=linear("gate_up"),
         down=linear("down"),
     )

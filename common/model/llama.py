@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from common.kernels import ops
+from common.kernels.matrix import Matrix, plain
 from common.kernels.paged import KVLayer
 from common.kv.cache import KVCache
 from common.model.inputs import PassInputs
@@ -22,13 +23,13 @@ from common.model.spec import ModelSpec
 class Llama:
     """A model in memory. Activations have the weights' dtype; logits are float32."""
 
-    def __init__(self, spec: ModelSpec, tensors: dict[str, Tensor], cos_sin_LD: Tensor) -> None:
+    def __init__(self, spec: ModelSpec, tensors: dict[str, Matrix], cos_sin_LD: Tensor) -> None:
         """`tensors`: of `packing.packed_layout(spec)`, by name; `cos_sin_LD`: see `rope`."""
         self.spec = spec
         self.cos_sin_LD = cos_sin_LD
-        self.embed_VH = tensors["embed"]
+        self.embed_VH = tensors["embed"]  # [V, H], as `lm_head_VH`
         self.blocks = [block(tensors, layer) for layer in range(spec.n_layers)]
-        self.final_norm_H = tensors["final_norm"]
+        self.final_norm_H = plain(tensors["final_norm"])
         self.lm_head_VH = tensors.get("lm_head", self.embed_VH)
 
     @torch.inference_mode()
@@ -40,7 +41,7 @@ class Llama:
         for layer, b in enumerate(self.blocks):
             mixed_TH = self._attention(b, normed_TH, inputs, kv.layer(layer))
             normed_TH, residual_TH = ops.add_rms_norm(mixed_TH, residual_TH, b.mlp_norm_H, eps)
-            mixed_TH = _linear(ops.silu_mul(_linear(normed_TH, b.gate_up)), b.down)
+            mixed_TH = self._feed_forward(b, normed_TH)
             last = layer + 1 == len(self.blocks)
             next_norm_H = self.final_norm_H if last else self.blocks[layer + 1].attn_norm_H
             normed_TH, residual_TH = ops.add_rms_norm(mixed_TH, residual_TH, next_norm_H, eps)
@@ -49,7 +50,11 @@ class Llama:
     @torch.inference_mode()
     def logits(self, hidden_RH: Tensor) -> Tensor:
         """[R, V] float32 from rows of `forward`'s result; no more exact than the weights' dtype."""
-        return ops.linear(hidden_RH, self.lm_head_VH, None).float()
+        return ops.logits(hidden_RH, self.lm_head_VH)
+
+    def _feed_forward(self, b: Block, x_TH: Tensor) -> Tensor:
+        gated_TI = ops.swiglu(x_TH, b.gate_up.weight_OI, b.gate_up.bias_O)
+        return _linear(gated_TI, b.down)
 
     def _attention(self, b: Block, x_TH: Tensor, inputs: PassInputs, kv: KVLayer) -> Tensor:
         spec = self.spec

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
+from common.kernels.matrix import Matrix
 from common.model.fingerprint import file_identity, fingerprint
 from common.model.gguf_file import GgufFile
 from common.model.gguf_weights import GgufSource, spec_from_gguf
 from common.model.hf_config import spec_from_config
 from common.model.llama import Llama
-from common.model.packing import LAYOUT_VERSION, Report, check_source, fill, packed_layout, place
+from common.model.packing import Report, check_source, fill, layout_name, packed_layout, place
 from common.model.rope import cos_sin_table
 from common.model.safetensors_weights import SafetensorsSource, read_file
 from common.model.shared_weights import SharedWeights, private_weights
@@ -74,7 +74,7 @@ def load_model(
     placed, n_bytes = place(layout, dtype)
     name = fingerprint(model_path)
 
-    def filler(tensors: dict[str, Tensor]) -> None:
+    def filler(tensors: dict[str, Matrix]) -> None:
         fill(tensors, placed, source, report)
 
     def waiting(process_id: int) -> None:
@@ -103,5 +103,5 @@ def load_model(
 
 def _sharing_key(name: str, identity: str, dtype: torch.dtype) -> str:
     """Short, since a Unix socket's path holds it; equal only where the packed bytes are equal."""
-    parts = f"{name} {identity} {dtype} {LAYOUT_VERSION}"
+    parts = f"{name} {identity} {dtype} {layout_name(dtype)}"
     return hashlib.blake2b(parts.encode(), digest_size=8).hexdigest()

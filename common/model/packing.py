@@ -1,25 +1,37 @@
 """The packed layout: which tensors a model computes with, each made of rows of source tensors.
 
 q, k and v are one matrix, and so are gate and up: one product instead of three or two. A row's
-dot products are the same either way. Change the layout: raise `LAYOUT_VERSION`, since processes
-of other versions must not share it.
+dot products are the same either way. What multiplies is packed for the kernels at hand, see
+`common.kernels.matrix`; tied embeddings are looked up in what gives the logits, so that they exist
+once. Change the layout: raise `LAYOUT_VERSION`, since processes of other versions must not share
+it.
 """
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from common.errors import SetupError
+from common.kernels.matrix import PACKED_LAYOUT, Matrix, PackedMatrix, blocks_shape, packs
 from common.model.spec import ModelSpec
 from common.model.weight_source import WeightSource
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 ALIGN_BYTES = 64  # a cache line, and the widest vector register
 
 Report = Callable[[str, int, int], None]
 """Called after each packed tensor: its name, bytes done, bytes in all."""
+
+
+class Use(Enum):
+    """What a pass does with a tensor."""
+
+    PLAIN = auto()  # norms, biases, a table of embeddings: torch's own layout
+    MATRIX = auto()  # multiplies
+    GATED = auto()  # multiplies as gate and up
 
 
 class Packed(NamedTuple):
@@ -28,17 +40,21 @@ class Packed(NamedTuple):
     name: str
     shape: tuple[int, ...]
     sources: tuple[tuple[str, int], ...]  # (Hugging Face's name, rows)
+    use: Use = Use.PLAIN
 
 
 def packed_layout(spec: ModelSpec) -> tuple[Packed, ...]:
     """Every tensor of the model, in the order in which a pass reads them."""
     hidden = spec.hidden_size
-    tensors = [_stack("embed", (hidden,), [("model.embed_tokens.weight", spec.vocab_size)])]
+    embed = [("model.embed_tokens.weight", spec.vocab_size)]
+    embed_use = Use.MATRIX if spec.tied_embeddings else Use.PLAIN
+    tensors = [_stack("embed", (hidden,), embed, embed_use)]
     for layer in range(spec.n_layers):
         tensors += _layer_layout(spec, layer)
     tensors.append(_stack("final_norm", (), [("model.norm.weight", hidden)]))
     if not spec.tied_embeddings:
-        tensors.append(_stack("lm_head", (hidden,), [("lm_head.weight", spec.vocab_size)]))
+        lm_head = [("lm_head.weight", spec.vocab_size)]
+        tensors.append(_stack("lm_head", (hidden,), lm_head, Use.MATRIX))
     return tuple(tensors)
 
 
@@ -64,21 +80,30 @@ def _layer_layout(spec: ModelSpec, layer: int) -> list[Packed]:
         for name, source, size in norms
     ]
     for name, columns, has_bias, prefix, parts in matrices:
-        for kind, tail in (("weight", (columns,)), ("bias", ())):
+        matrix_use = Use.GATED if name == "gate_up" else Use.MATRIX
+        for kind, tail, use in (("weight", (columns,), matrix_use), ("bias", (), Use.PLAIN)):
             if kind == "weight" or has_bias:
                 sources = [(f"{theirs}.{prefix}.{source}.{kind}", rows) for source, rows in parts]
-                tensors.append(_stack(f"{ours}.{name}.{kind}", tail, sources))
+                tensors.append(_stack(f"{ours}.{name}.{kind}", tail, sources, use))
     return tensors
 
 
-def _stack(name: str, tail: tuple[int, ...], sources: list[tuple[str, int]]) -> Packed:
-    return Packed(name, (sum(rows for _, rows in sources), *tail), tuple(sources))
+def _stack(
+    name: str, tail: tuple[int, ...], sources: list[tuple[str, int]], use: Use = Use.PLAIN
+) -> Packed:
+    return Packed(name, (sum(rows for _, rows in sources), *tail), tuple(sources), use)
+
+
+def layout_name(dtype: torch.dtype) -> str:
+    """Processes may share packed weights of one dtype where this is equal."""
+    return f"{LAYOUT_VERSION}-{PACKED_LAYOUT if packs(dtype) else 'rows'}"
 
 
 class Placed(NamedTuple):
     """A packed tensor's place in a buffer that holds them all."""
 
     packed: Packed
+    shape: tuple[int, ...]  # in memory: of blocks, where a matrix is packed
     offset: int  # bytes; a multiple of ALIGN_BYTES
     n_bytes: int
 
@@ -88,8 +113,11 @@ def place(layout: tuple[Packed, ...], dtype: torch.dtype) -> tuple[tuple[Placed,
     placed: list[Placed] = []
     at = 0
     for packed in layout:
-        n_bytes = torch.Size(packed.shape).numel() * dtype.itemsize
-        placed.append(Placed(packed, at, n_bytes))
+        shape = packed.shape
+        if packed.use is not Use.PLAIN and packs(dtype):
+            shape = blocks_shape(shape, dtype, gated=packed.use is Use.GATED)
+        n_bytes = torch.Size(shape).numel() * dtype.itemsize
+        placed.append(Placed(packed, shape, at, n_bytes))
         at += -(-n_bytes // ALIGN_BYTES) * ALIGN_BYTES
     return tuple(placed), at
 
@@ -117,30 +145,46 @@ def check_source(layout: tuple[Packed, ...], source: WeightSource, *, tied: bool
             raise SetupError(f"tensor {name} is {shapes[name]} where {shape} is needed")
 
 
-def views(buffer: memoryview, placed: tuple[Placed, ...], dtype: torch.dtype) -> dict[str, Tensor]:
+def views(buffer: memoryview, placed: tuple[Placed, ...], dtype: torch.dtype) -> dict[str, Matrix]:
     """The packed tensors in a (writable) buffer, by name. They keep the buffer alive."""
-    return {
-        packed.name: torch.frombuffer(
-            buffer, dtype=dtype, count=n_bytes // dtype.itemsize, offset=offset
-        ).view(packed.shape)
-        for packed, offset, n_bytes in placed
-    }
+    return {entry.packed.name: _view(buffer, entry, dtype) for entry in placed}
+
+
+def _view(buffer: memoryview, entry: Placed, dtype: torch.dtype) -> Matrix:
+    count = entry.n_bytes // dtype.itemsize
+    flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=entry.offset)
+    tensor = flat.view(entry.shape)
+    packed = entry.packed
+    if packed.use is Use.PLAIN or not packs(dtype):
+        return tensor
+    return PackedMatrix.over(tensor, packed.shape, gated=packed.use is Use.GATED)
 
 
 def fill(
-    tensors: dict[str, Tensor],
+    tensors: dict[str, Matrix],
     placed: tuple[Placed, ...],
     source: WeightSource,
     report: Report | None = None,
 ) -> None:
-    """Read every source tensor into its rows. Holds one source tensor at a time."""
-    of_bytes = sum(n_bytes for _, _, n_bytes in placed)
+    """Read every source tensor into its rows, which must be zero. Holds one source at a time."""
+    of_bytes = sum(entry.n_bytes for entry in placed)
     done_bytes = 0
-    for packed, _, n_bytes in placed:
+    for packed, _, _, n_bytes in placed:
         first = 0
         for name, rows in packed.sources:
-            source.read_into(name, tensors[packed.name][first : first + rows])
+            _fill_rows(tensors[packed.name], first, (rows, *packed.shape[1:]), name, source)
             first += rows
         done_bytes += n_bytes
         if report is not None:
             report(packed.name, done_bytes, of_bytes)
+
+
+def _fill_rows(
+    matrix: Matrix, first: int, shape: tuple[int, ...], name: str, source: WeightSource
+) -> None:
+    if isinstance(matrix, Tensor):
+        source.read_into(name, matrix[first : first + shape[0]])
+    else:
+        rows_RI = torch.empty(shape, dtype=matrix.blocks.dtype)
+        source.read_into(name, rows_RI)
+        matrix.write(rows_RI, first)

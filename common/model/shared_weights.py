@@ -14,16 +14,16 @@ from pathlib import Path
 
 import msgspec
 import torch
-from torch import Tensor
 
 from common.errors import SetupError
+from common.kernels.matrix import Matrix
 from common.model.packing import Placed, views
 from common.model.rendezvous import Rendezvous
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _MADV_POPULATE_READ = 22  # Linux 5.14; Python's mmap has no name for it
 
-Filler = Callable[[dict[str, Tensor]], None]
+Filler = Callable[[dict[str, Matrix]], None]
 """Writes every tensor's values. Must not keep a reference to any of them."""
 
 
@@ -37,7 +37,7 @@ class WeightsHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def private_weights(
     placed: tuple[Placed, ...], n_bytes: int, dtype: torch.dtype, fill: Filler
-) -> dict[str, Tensor]:
+) -> dict[str, Matrix]:
     """Weights in this process's own memory, in huge pages where the kernel gives them."""
     _check_available(n_bytes)
     mapping = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -68,7 +68,7 @@ class SharedWeights:
         self._rendezvous = Rendezvous(run_dir, f"weights-{key}")
         self._placed = placed
         self._dtype = dtype
-        rows = tuple((p.name, p.shape, offset, size) for p, offset, size in placed)
+        rows = tuple((entry.packed.name, *entry[1:]) for entry in placed)
         header = msgspec.msgpack.encode(
             WeightsHeader(key=key, dtype=str(dtype).removeprefix("torch."), tensors=rows)
         )
@@ -76,7 +76,7 @@ class SharedWeights:
         self._base = -(-len(self._prefix) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._n_bytes = self._base + n_bytes
 
-    def open(self, fill: Filler, waiting: Callable[[int], None]) -> dict[str, Tensor]:
+    def open(self, fill: Filler, waiting: Callable[[int], None]) -> dict[str, Matrix]:
         """The tensors, filled here or by another process. Writing to one is a bug; it would
         change this process's view alone. `waiting`: see `Rendezvous.obtain`.
         """
@@ -125,7 +125,7 @@ class SharedWeights:
                 f"{sealed}, header equal: {expected}, bytes: {size} of {self._n_bytes})"
             )
 
-    def _map(self, fd: int) -> dict[str, Tensor]:
+    def _map(self, fd: int) -> dict[str, Matrix]:
         # Writable in name only, since torch warns of a read-only buffer: the seal forbids any
         # write to reach the memfd. MAP_POPULATE would therefore copy every page; this does not.
         mapping = mmap.mmap(fd, self._n_bytes, flags=mmap.MAP_PRIVATE)

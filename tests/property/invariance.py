@@ -11,6 +11,7 @@ from torch import Tensor
 from common.engine.plan import PassPlan, Piece, pack
 from common.engine.runner import Runner
 from common.ids import PageId
+from common.kernels import ops
 from common.kv.cache import KVCache
 from common.kv.layout import KVSpec, pages_for
 from common.model.llama import Llama
@@ -73,7 +74,7 @@ class World:
         for sequence, n in chunks:
             missing = pages_for(sequence.done + n, page_tokens) - len(sequence.pages)
             sequence.pages += [self._take() for _ in range(missing)]
-        torch.set_num_threads(threads)
+        ops.set_threads(threads)
         plan = plan_of(
             [Piece(s.tokens[s.done : s.done + n], s.done, s.pages) for s, n in chunks], page_tokens
         )
@@ -111,7 +112,7 @@ class World:
     def _truth(self, tokens: list[int]) -> Truth:
         n_pages = pages_for(len(tokens), self.kv_spec.page_tokens)
         runner, kv = self._pool(n_pages)
-        torch.set_num_threads(1)
+        ops.set_threads(1)
         piece = Piece(tokens, 0, [PageId(page) for page in range(n_pages)])
         hidden_SH = runner.hidden(plan_of([piece], self.kv_spec.page_tokens))
         joined = kv.permute(1, 2, 3, 0, 4, 5).flatten(3, 4)[:, :, :, : len(tokens)]

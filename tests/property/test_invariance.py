@@ -10,8 +10,10 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from common.kernels import ops
+from common.kernels.matrix import prepare
 from common.model.llama import Llama
-from common.model.packing import packed_layout
+from common.model.packing import Use, packed_layout
 from common.model.rope import cos_sin_table
 from common.model.spec import Family, ModelSpec, NoScaling
 from tests.property.invariance import World
@@ -51,7 +53,12 @@ def small_model() -> Llama:
         values = torch.randn(shape, generator=generator)
         return 1 + values / 4 if name.endswith("norm") else values * shape[-1] ** -0.5
 
-    tensors = {packed.name: normal(packed.name, packed.shape) for packed in packed_layout(SPEC)}
+    tensors = {
+        packed.name: prepare(normal(packed.name, packed.shape), gated=packed.use is Use.GATED)
+        if packed.use is not Use.PLAIN
+        else normal(packed.name, packed.shape)
+        for packed in packed_layout(SPEC)
+    }
     return Llama(SPEC, tensors, cos_sin_table(SPEC, MAX_TOKENS))
 
 
@@ -94,7 +101,7 @@ class AnyOrder(RuleBasedStateMachine):
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
-    torch.set_num_threads(before)
+    ops.set_threads(before)
 
 
 @pytest.mark.usefixtures("threads")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
+from common.kernels import ops
 from common.model.llama import Llama
 from common.model.load import load_model
 from tests.property.invariance import World
@@ -26,7 +27,7 @@ def model(default_model: Path) -> Llama:
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
-    torch.set_num_threads(before)
+    ops.set_threads(before)
 
 
 @settings(

@@ -13,13 +13,14 @@ HOLDER = """
 import sys
 from pathlib import Path
 import torch
+from common.kernels.matrix import plain
 from common.model.load import load_model
 filled = []
 loaded = load_model(
     Path(sys.argv[1]), torch.bfloat16, Path(sys.argv[2]), 1024,
     lambda name, done_bytes, of_bytes: filled.append(name) if done_bytes else None,
 )
-total = sum(float(block.down.weight_OI.double().sum()) for block in loaded.model.blocks)
+total = sum(float(plain(block.down.weight_OI).double().sum()) for block in loaded.model.blocks)
 print(len(filled), total, flush=True)
 sys.stdin.read()
 """

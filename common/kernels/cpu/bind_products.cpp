@@ -42,11 +42,19 @@ void bind_products(nb::module_& m) {
            "data"_a, "n_outputs"_a, "n_inputs"_a, nb::kw_only(), "float32"_a, "gated"_a)
       .def("pack",
            [](const Matrix& self, uintptr_t rows, int64_t n_rows, int64_t first) {
+             if (first < 0 || first + n_rows > self.n_outputs * self.n_parts()) {
+               throw nb::index_error("no such row");
+             }
              pack_rows(self, bytes_at(rows), n_rows, first);
            }, unlocked)
       .def("unpack",
            [](const Matrix& self, uintptr_t outputs, int64_t n, uintptr_t rows) {
-             unpack_rows(self, reinterpret_cast<const int64_t*>(outputs), n, memory_at(rows));
+             const int64_t* indices = reinterpret_cast<const int64_t*>(outputs);
+             const int64_t n_outputs = self.n_outputs * self.n_parts();
+             for (int64_t i = 0; i < n; i++) {
+               if (indices[i] < 0 || indices[i] >= n_outputs) throw nb::index_error("no such row");
+             }
+             unpack_rows(self, indices, n, memory_at(rows));
            }, unlocked);
   m.def("multiply", &multiply_at, unlocked);
 }

@@ -6,7 +6,6 @@ Must not fall back on anything: whoever calls a kernel has asked `available` bef
 try:
     from common.kernels.cpu import _native as lib
 except ImportError as error:
-    lib = None
     _missing = f"not compiled ({error})"
 else:
     _missing = "" if lib.best_isa() else "the processor has no AVX2"

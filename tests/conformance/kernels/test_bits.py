@@ -27,7 +27,7 @@ N_ROWS = 80
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
-    torch.set_num_threads(before)
+    ops.set_threads(before)
 
 
 def normal(*shape: int) -> Tensor:
@@ -36,11 +36,11 @@ def normal(*shape: int) -> Tensor:
 
 def check_rows(op: Callable[[Tensor], Tensor], x_TI: Tensor) -> None:
     """Each row alone on one thread, against random selections of rows on several."""
-    torch.set_num_threads(1)
+    ops.set_threads(1)
     alone = torch.cat([op(x_TI[t : t + 1]) for t in range(len(x_TI))])
     rng = random.Random(0)
     for threads in THREADS:
-        torch.set_num_threads(threads)
+        ops.set_threads(threads)
         for n_rows in (1, 2, 3, 15, 16, 17, rng.randint(18, 70), 300):
             rows = torch.tensor(rng.choices(range(len(x_TI)), k=n_rows))
             assert torch.equal(op(x_TI[rows]), alone[rows]), f"{n_rows} rows, {threads} threads"
@@ -59,7 +59,8 @@ def test_norms_and_activation(n: int) -> None:
     check_rows(lambda x: ops.rms_norm(x, weight, 1e-5), normal(N_ROWS, n))
     check_rows(lambda x: ops.add_rms_norm(x, x * 3, weight, 1e-5)[0], normal(N_ROWS, n))
     check_rows(lambda x: ops.rms_norm(x.view(len(x), -1, n), weight, 1e-5), normal(N_ROWS, 3 * n))
-    check_rows(ops.silu_mul, normal(N_ROWS, 2 * n) * 5)
+    gate_up = normal(2 * n, 40)
+    check_rows(lambda x: ops.swiglu(x, gate_up, None), normal(N_ROWS, 40))
 
 
 @pytest.mark.parametrize("page_tokens", [1, 16, 64])
@@ -70,7 +71,7 @@ def test_attention(n_rep: int, head_dim: int, page_tokens: int) -> None:
     rng, generator = random.Random(n_rep), torch.Generator().manual_seed(0)
     sequences = [random_sequence(heads, n, generator) for n in (1, 5, 128, 131, 300, 530)]
     pool = poisoned_pool(heads, sum(map(len, sequences)) // page_tokens + 6, page_tokens)
-    torch.set_num_threads(1)
+    ops.set_threads(1)
     give_pages(sequences, pool, rng)
     whole = [attend(pool, [(s, len(s))])[0] for s in sequences]
     for sequence in sequences:
@@ -79,7 +80,7 @@ def test_attention(n_rep: int, head_dim: int, page_tokens: int) -> None:
     pool.pages_PB.fill_(255)
     parts: list[list[Tensor]] = [[] for _ in sequences]
     while left := [i for i, s in enumerate(sequences) if s.written < len(s)]:
-        torch.set_num_threads(rng.choice(THREADS))
+        ops.set_threads(rng.choice(THREADS))
         some = rng.sample(left, rng.randint(1, len(left)))
         for i, part in zip(some, attend(pool, chunks(sequences, some, rng)), strict=True):
             parts[i].append(part)
@@ -98,7 +99,7 @@ def chunks(
 def test_the_path_s_name_is_the_same_on_any_number_of_threads() -> None:
     names = set[str]()
     for threads in THREADS:
-        torch.set_num_threads(threads)
+        ops.set_threads(threads)
         names.add(kernel_path())
     assert len(names) == 1
     assert torch.__version__ in names.pop()

@@ -47,10 +47,11 @@ def test_rms_norm(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_silu_mul(dtype: torch.dtype) -> None:
-    x = (normal(9, 2 * 51) * 4).to(dtype)
-    x[0, 0], x[1, 0] = 200.0, -200.0  # whose exponentials overflow
-    check(ops.silu_mul(x), reference.silu_mul(x), dtype)
+def test_swiglu(dtype: torch.dtype) -> None:
+    x, w = normal(9, 3).to(dtype), (normal(2 * 51, 3, seed=1)).to(dtype)
+    x[0, 0], x[1, 0] = 500.0, -500.0  # exponentials overflow
+    rounded = reference.linear(x, w, None).to(dtype)
+    check(ops.swiglu(x, w, None), reference.silu_mul(rounded), dtype)
 
 
 def test_embed() -> None:

@@ -5,12 +5,13 @@ import torch
 from torch import Tensor
 
 from common.errors import SetupError, UnsupportedModel
+from common.kernels.matrix import Matrix, plain
 from common.model.packing import ALIGN_BYTES, check_source, fill, packed_layout, place, views
 from common.model.safetensors_weights import SafetensorsSource
 from tests.unit.model.small_models import random_weights, write_safetensors
 
 
-def packed(directory: Path, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+def packed(directory: Path, dtype: torch.dtype = torch.float32) -> dict[str, Matrix]:
     source = SafetensorsSource(directory)
     layout = packed_layout(source.spec)
     check_source(layout, source, tied=source.spec.tied_embeddings)
@@ -28,13 +29,13 @@ def test_rows_are_stacked_in_order_whatever_the_shards(n_shards: int, tmp_path: 
     layer = "model.layers.1"
     for kind in ("weight", "bias"):
         qkv = [weights[f"{layer}.self_attn.{p}_proj.{kind}"] for p in "qkv"]
-        assert torch.equal(tensors[f"layers.1.qkv.{kind}"], torch.cat(qkv))
+        assert torch.equal(plain(tensors[f"layers.1.qkv.{kind}"]), torch.cat(qkv))
     gate_up = [weights[f"{layer}.mlp.{p}_proj.weight"] for p in ("gate", "up")]
-    assert torch.equal(tensors["layers.1.gate_up.weight"], torch.cat(gate_up))
+    assert torch.equal(plain(tensors["layers.1.gate_up.weight"]), torch.cat(gate_up))
     assert torch.equal(
-        tensors["layers.1.mlp_norm"], weights[f"{layer}.post_attention_layernorm.weight"]
+        plain(tensors["layers.1.mlp_norm"]), weights[f"{layer}.post_attention_layernorm.weight"]
     )
-    assert torch.equal(tensors["lm_head"], weights["lm_head.weight"])
+    assert torch.equal(plain(tensors["lm_head"]), weights["lm_head.weight"])
     assert "layers.1.gate_up.bias" not in tensors
 
 
@@ -42,16 +43,20 @@ def test_bfloat16_rounds_once_and_every_tensor_is_aligned(tmp_path: Path) -> Non
     weights = random_weights()
     write_safetensors(tmp_path, weights)
     tensors = packed(tmp_path, torch.bfloat16)
-    assert torch.equal(tensors["embed"], weights["model.embed_tokens.weight"].bfloat16())
-    start = tensors["embed"].data_ptr()
-    assert all((t.data_ptr() - start) % ALIGN_BYTES == 0 for t in tensors.values())
+    assert torch.equal(plain(tensors["embed"]), weights["model.embed_tokens.weight"].bfloat16())
+    start = address(tensors["embed"])
+    assert all((address(m) - start) % ALIGN_BYTES == 0 for m in tensors.values())
+
+
+def address(matrix: Matrix) -> int:
+    return (matrix if isinstance(matrix, Tensor) else matrix.blocks).data_ptr()
 
 
 def test_a_fused_product_gives_each_row_the_bits_of_its_own_product(tmp_path: Path) -> None:
     weights = random_weights()
     write_safetensors(tmp_path, weights)
     x = torch.randn(16, 32, generator=torch.Generator().manual_seed(2))
-    fused = torch.nn.functional.linear(x, packed(tmp_path)["layers.0.gate_up.weight"])
+    fused = torch.nn.functional.linear(x, plain(packed(tmp_path)["layers.0.gate_up.weight"]))
     gate, up = (weights[f"model.layers.0.mlp.{p}_proj.weight"] for p in ("gate", "up"))
     apart = [torch.nn.functional.linear(x, w) for w in (gate, up)]
     assert torch.equal(fused, torch.cat(apart, dim=1))

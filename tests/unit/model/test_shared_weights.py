@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from common.errors import SetupError
+from common.kernels.matrix import Matrix, plain
 from common.model.packing import Packed, place
 from common.model.rendezvous import Rendezvous
 from common.model.shared_weights import SharedWeights, private_weights
@@ -15,12 +15,12 @@ LAYOUT = (Packed("a", (3, 5), (("a", 3),)), Packed("b", (2,), (("b", 2),)))
 PLACED, N_BYTES = place(LAYOUT, torch.float32)
 
 
-def fill(tensors: dict[str, Tensor]) -> None:
+def fill(tensors: dict[str, Matrix]) -> None:
     for i, tensor in enumerate(tensors.values()):
-        tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape) + 100 * i)
+        plain(tensor).copy_(torch.arange(plain(tensor).numel()).view(plain(tensor).shape) + 100 * i)
 
 
-def refuse_to_fill(tensors: dict[str, Tensor]) -> None:
+def refuse_to_fill(tensors: dict[str, Matrix]) -> None:
     raise AssertionError(f"filled twice: {list(tensors)}")
 
 
@@ -32,10 +32,10 @@ def shared(run_dir: Path, key: str = "k") -> SharedWeights:
     return SharedWeights(run_dir, key, PLACED, N_BYTES, torch.float32)
 
 
-def check_values(tensors: dict[str, Tensor]) -> None:
-    assert torch.equal(tensors["a"], torch.arange(15.0).view(3, 5))
-    assert torch.equal(tensors["b"], torch.tensor([100.0, 101.0]))
-    assert all(t.data_ptr() % 64 == 0 for t in tensors.values())
+def check_values(tensors: dict[str, Matrix]) -> None:
+    assert torch.equal(plain(tensors["a"]), torch.arange(15.0).view(3, 5))
+    assert torch.equal(plain(tensors["b"]), torch.tensor([100.0, 101.0]))
+    assert all(plain(t).data_ptr() % 64 == 0 for t in tensors.values())
 
 
 def test_private_weights_are_filled_in_place() -> None:
@@ -49,7 +49,7 @@ def test_the_second_opener_sees_what_the_first_filled(tmp_path: Path) -> None:
     yours = second.open(refuse_to_fill, ignore)
     check_values(mine)
     check_values(yours)
-    mine["a"].zero_()  # a bug would stay with who has it
+    plain(mine["a"]).zero_()  # a bug would stay with who has it
     check_values(yours)
     first.close()
     third = shared(run_dir)
@@ -85,7 +85,7 @@ def test_what_was_not_expected_is_not_mapped(tmp_path: Path) -> None:
 
 
 def test_a_filler_that_fails_leaves_the_place_to_the_next(tmp_path: Path) -> None:
-    def fail(tensors: dict[str, Tensor]) -> None:
+    def fail(tensors: dict[str, Matrix]) -> None:
         raise SetupError(f"truncated after {len(tensors)} tensors")
 
     failing, next_one = shared(tmp_path / "run"), shared(tmp_path / "run")
@@ -97,7 +97,7 @@ def test_a_filler_that_fails_leaves_the_place_to_the_next(tmp_path: Path) -> Non
 
 
 def test_a_filler_that_keeps_a_tensor_is_caught(tmp_path: Path) -> None:
-    kept: list[Tensor] = []
+    kept: list[Matrix] = []
     weights = shared(tmp_path / "run")
     with pytest.raises(BufferError):
         weights.open(lambda tensors: kept.extend(tensors.values()), ignore)
