@@ -1,0 +1,124 @@
+"""How long sequences will go on, and what the pool must hold at most until they have ended.
+
+Must read no record of a request: numbers in, numbers out. This is the "past-future" scheduler of
+LightLLM (Gong et al., 2025, arXiv 2507.10150): lengths come from those that ended lately,
+conditional on what a sequence has said already, and memory peaks when one of the batch ends. Two
+things differ. A sequence that `max_tokens` cut off says only that it was as long as that, so the
+distribution is the product-limit estimate (Kaplan and Meier, 1958). And nothing is drawn: each
+sequence keeps a rank among its like, so that the same events give the same forecast.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from common.kv.layout import pages_for
+
+WINDOW = 512  # sequences that are remembered
+GOLDEN_RATIO = 0.6180339887498949
+
+
+def rank(number: int) -> float:
+    """In [0, 1): the share of its like that end before it, as far as one can tell.
+
+    Consecutive numbers are spread evenly (a Weyl sequence), so that a batch's ranks are those of
+    a fair sample.
+    """
+    return (number + 1) * GOLDEN_RATIO % 1.0
+
+
+class Foresight(Protocol):
+    """What is expected of sequences, from those that have ended."""
+
+    def ended(self, n_said: int, *, cut: bool) -> None:
+        """A sequence is over after `n_said` output tokens; `cut`: it would have gone on."""
+        ...
+
+    def predict(self, n_said: int, most: int, rank: float) -> int:
+        """Output tokens in all of a sequence that has `n_said`, and is not to exceed `most`.
+
+        In n_said + 1 .. most; `most` must be above `n_said`.
+        """
+        ...
+
+
+class Lengths:
+    """Output lengths of one worker's sequences, learnt as they end.
+
+    One that never ends is always among them: before anything is known, and beyond the longest
+    that was seen, a sequence is expected to say all it may.
+    """
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self._ends: deque[tuple[int, bool]] = deque(maxlen=window)
+        self._curve: tuple[list[int], list[float]] | None = ([], [])
+
+    def ended(self, n_said: int, *, cut: bool) -> None:
+        self._ends.append((n_said, cut))
+        self._curve = None
+
+    def predict(self, n_said: int, most: int, rank: float) -> int:
+        if self._curve is None:
+            self._curve = _survival(self._ends)
+        lengths, over = self._curve
+        after = bisect_right(lengths, n_said)
+        alive = 1.0 - over[after - 1] if after else 1.0
+        at = bisect_left(over, 1.0 - alive * (1.0 - rank), lo=after)
+        return min(lengths[at], most) if at < len(lengths) else most
+
+
+def _survival(ends: Sequence[tuple[int, bool]]) -> tuple[list[int], list[float]]:
+    """Lengths at which some ended, ascending, and the share that is over by then."""
+    lengths: list[int] = []
+    over: list[float] = []
+    alive, at_risk = 1.0, len(ends) + 1
+    for length, cut in sorted(ends):  # of one length, those that ended come first
+        if not cut:
+            alive *= 1 - 1 / at_risk
+            if lengths and lengths[-1] == length:
+                over[-1] = 1.0 - alive
+            else:
+                lengths.append(length)
+                over.append(1.0 - alive)
+        at_risk -= 1
+    return lengths, over
+
+
+@dataclass(frozen=True, slots=True)
+class Future:
+    """What one sequence is expected to take. It advances by a token a pass."""
+
+    n_tokens: int  # of prompt and outputs; the KV of the last is not written yet
+    n_left: int  # tokens that it will still say, at least 1
+    n_shared: int = 0  # leading pages that do not come back when it ends
+
+
+def peak_pages(futures: Sequence[Future], page_tokens: int) -> int:
+    """The most pages that they will hold at once, what is shared left out.
+
+    All grow, so the peak is at one of the passes that are somebody's last.
+    """
+    tokens = np.array([f.n_tokens for f in futures], np.int64)
+    shared = np.array([f.n_shared for f in futures], np.int64)
+    left = np.array([f.n_left for f in futures], np.int64)
+    last = np.unique(left)[:, None]
+    pages = -(-(tokens + last - 1) // page_tokens) - shared
+    return int(np.where(left >= last, pages, 0).sum(axis=1).max(initial=0))
+
+
+def page_passes(future: Future, page_tokens: int) -> int:
+    """Its volume of memory: the pages that it holds, summed over its passes."""
+    end = future.n_tokens + future.n_left - 1
+    pages = _pages_up_to(end, page_tokens) - _pages_up_to(future.n_tokens - 1, page_tokens)
+    return pages - future.n_shared * future.n_left
+
+
+def _pages_up_to(n_tokens: int, page_tokens: int) -> int:
+    """pages_for(1) + pages_for(2) + ... + pages_for(n_tokens)."""
+    n_full = n_tokens // page_tokens
+    whole = page_tokens * n_full * (n_full + 1) // 2
+    return whole + n_tokens % page_tokens * pages_for(n_tokens, page_tokens)
