@@ -365,17 +365,20 @@ class PrefillCore:
             lines = self._lines(peer)
             self._send(peer, Heartbeat(transfers=lines, progress=self._pulse.progress(now)))
             self._peers.beaten(peer, now, busy=bool(lines))
-        waiting = [p for p in self._prompts.values() if p.phase is Phase.WAITING]
-        computing = [
-            p for p in self._prompts.values() if p.phase in (Phase.FETCHING, Phase.RUNNING)
-        ]
-        load = Load(
+        due = self._snapshots.due
+        if due is not None and now >= due:
+            for gateway, snapshot in self._snapshots.take(now, self._load()):
+                self._send(gateway, snapshot)
+
+    def _load(self) -> Load:
+        prompts = self._prompts.values()
+        waiting = [p for p in prompts if p.phase is Phase.WAITING]
+        computing = [p for p in prompts if p.phase in (Phase.FETCHING, Phase.RUNNING)]
+        return Load(
             running=len(computing),
             waiting=len(waiting),
             queued_tokens=sum(p.remaining for p in (*waiting, *computing)),
         )
-        for gateway, snapshot in self._snapshots.take(now, load):
-            self._send(gateway, snapshot)
 
     def _lines(self, peer: InstanceId) -> tuple[Listed, ...]:
         """The digest of what is shared with that peer."""

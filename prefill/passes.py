@@ -3,8 +3,9 @@
 Knows nothing of leases or messages: `prefill.core` announces what comes of it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from common.engine.events import Action, Launch, Pull, StepDone, StepFailed
 from common.engine.plan import PassPlan
@@ -58,13 +59,12 @@ class Passes:
         actions: list[Action] = []
         if self._running is not None:
             return started, actions
-        for prompt in to_set_back(in_order(prompts), self._room(prompts, now)):
-            prompt.on(Moved.SET_BACK)
-            self._compute.give_back(prompt)
-            prompt.scored, prompt.handed = [], ()
-        candidates = in_order(p for p in prompts if self._may_run(p, now))
+        queue = in_order(prompts)
+        may_start = partial(self._may_start, now=now)
+        while victims := to_set_back(queue, self._room(prompts, now), may_start):
+            self._set_back(victims)
         ready: list[Chunk] = []
-        for chunk in plan(candidates, self._room(prompts, now)):
+        for chunk in plan(queue, self._room(prompts, now), may_start):
             prompt = chunk.prompt
             if not chunk.starts:
                 ready.append(chunk)
@@ -83,27 +83,36 @@ class Passes:
             actions.append(Launch(step, pass_plan))
         return started, actions
 
-    def _may_run(self, prompt: Prompt, now: float) -> bool:
-        if prompt.phase is not Phase.WAITING:
-            return prompt.phase is Phase.RUNNING
-        return not self._compute.is_coming(prompt) and self._accept_awaited_until(prompt) <= now
+    def _set_back(self, victims: list[Prompt]) -> None:
+        for prompt in victims:
+            prompt.on(Moved.SET_BACK)
+            self._compute.give_back(prompt)
+            prompt.scored, prompt.handed = [], ()
 
-    def _accept_awaited_until(self, prompt: Prompt) -> float:
+    def _may_start(self, prompt: Prompt, now: float) -> bool:
+        return not (self._awaits_accept(prompt, now) or self._compute.is_coming(prompt))
+
+    def _awaits_accept(self, prompt: Prompt, now: float) -> bool:
         """A prefix that decode holds costs a copy; worth a short wait for its Accept."""
-        if prompt.accept is not None or prompt.request.decode not in self._peers:
-            return prompt.arrived
-        own = len(self._compute.found(prompt))
-        elsewhere = min(
-            prompt.request.decode_cached_tokens // self._limits.page_tokens, prompt.reusable
-        )
-        return prompt.arrived + (WAIT_FOR_ACCEPT_S if elsewhere > own else 0.0)
+        elsewhere = self._elsewhere(prompt)
+        if not elsewhere or now >= prompt.arrived + WAIT_FOR_ACCEPT_S:
+            return False
+        return elsewhere > len(self._compute.found(prompt))
 
-    def wake_at(self, prompts: Collection[Prompt], now: float) -> float | None:
+    def _elsewhere(self, prompt: Prompt) -> int:
+        """Leading pages that decode probably holds, and will name in the Accept that is to come."""
+        if prompt.accept is not None or prompt.request.decode not in self._peers:
+            return 0
+        n_pages = prompt.request.decode_cached_tokens // self._limits.page_tokens
+        return min(n_pages, prompt.reusable)
+
+    def wake_at(self, prompts: Iterable[Prompt], now: float) -> float | None:
         """When a prompt has waited long enough for an Accept, or is owed."""
         if self._running is not None:
             return None
-        times = [self._accept_awaited_until(p) for p in prompts if p.phase is Phase.WAITING]
-        times += [p.due for p in prompts if p.phase is Phase.WAITING and p.accept is not None]
+        waiting = [p for p in prompts if p.phase is Phase.WAITING]
+        times = [p.arrived + WAIT_FOR_ACCEPT_S for p in waiting if self._elsewhere(p)]
+        times += [p.due for p in waiting if p.accept is not None]
         return min((at for at in times if at > now), default=None)
 
     def _room(self, prompts: Collection[Prompt], now: float) -> Room:

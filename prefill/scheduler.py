@@ -6,7 +6,7 @@ that states no deadline is due in proportion to its length, fixed when it arrive
 passes a long document, and the document, growing overdue, cannot be passed for ever.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from common.kv.layout import pages_for
@@ -15,6 +15,7 @@ from prefill.state import Phase, Prompt
 
 DUE_BASE_S = 0.5
 DUE_PER_TOKEN_S = 0.002
+MayStart = Callable[[Prompt], bool]
 UNACCEPTED_SHARE = 4  # computed prompts that decode has not accepted hold 1/4 of the pool at most
 
 
@@ -58,58 +59,89 @@ def is_owed(prompt: Prompt, now: float) -> bool:
     return prompt.phase is Phase.WAITING and prompt.accept is not None and prompt.due <= now
 
 
-def to_set_back(prompts: Sequence[Prompt], room: Room) -> list[Prompt]:
+def _need(prompt: Prompt, room: Room) -> int:
+    return pages_for(len(prompt.tokens), room.page_tokens)
+
+
+def _owed_in_vain(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> Prompt | None:
+    """The first that is owed, and could start if there were pages for it."""
+    for prompt in queue:
+        in_vain = is_owed(prompt, room.now) and _need(prompt, room) > room.available_pages
+        if in_vain and may_start(prompt):
+            return prompt
+    return None
+
+
+def to_set_back(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> list[Prompt]:
     """Computed prompts whose pages an owed one must have, the latest due first.
 
     They are those that decode has not accepted: every other hold on a page ends by itself. They
-    are computed again later (or found in the cache), and draw the same tokens.
+    are computed again later (or found in the cache), and draw the same tokens. Pages that they
+    share are not freed: ask again, until nobody is to be set back.
     """
-    owed = next((p for p in prompts if is_owed(p, room.now)), None)
+    owed = _owed_in_vain(queue, room, may_start)
     if owed is None:
         return []
-    short = pages_for(len(owed.tokens), room.page_tokens) - room.available_pages
+    short = _need(owed, room) - room.available_pages
     victims: list[Prompt] = []
-    for prompt in reversed(prompts):
+    for prompt in reversed(queue):
         if short > 0 and prompt.phase is Phase.COMPUTED and prompt.accept is None:
             victims.append(prompt)
             short -= len(prompt.pages)
     return victims
 
 
-def plan(queue: Sequence[Prompt], room: Room) -> tuple[Chunk, ...]:
-    """Chunks of the next pass, most urgent first. `queue` is in order, startable or running.
+def plan(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> tuple[Chunk, ...]:
+    """Chunks of the next pass, most urgent first. `queue`: all prompts, in order.
 
-    A started prompt is never preempted: its pages are reserved whole. A prompt that finds no
-    pages is passed by smaller ones, unless decode has accepted it and it is overdue: then nobody
-    starts before it. (One that decode has not accepted must not stand before one that it has:
-    decode may wait for the latter before it accepts the former.)
+    `may_start`: it waits for nothing but pages; asked of those only that there are pages for. A
+    started prompt is never preempted: its pages are reserved whole. A prompt that finds no pages is
+    passed by smaller ones. But what decode has accepted and is overdue goes before everything else,
+    and if it finds no pages, nobody starts. (One that decode has not accepted must not stand before
+    one that it has: decode may wait for the latter before it accepts the former.)
     """
+    starts = _Starts(room, may_start)
     chunks: list[Chunk] = []
     budget = room.budget_tokens
-    pages = room.available_pages
-    unaccepted = room.unaccepted_pages
-    may_start = True
-    for prompt in queue:
+    for prompt in sorted(queue, key=lambda p: not is_owed(p, room.now)):
         if budget <= 0 or len(chunks) == room.max_num_seqs:
             break
-        starts = prompt.phase is Phase.WAITING
-        if starts:
-            need = pages_for(len(prompt.tokens), room.page_tokens)
-            fits = need <= pages and (
-                prompt.accept is not None
-                or unaccepted + need <= room.n_pages // UNACCEPTED_SHARE
-                or unaccepted == 0  # one alone may always start
-            )
-            if not (may_start and fits):
-                may_start = may_start and not is_owed(prompt, room.now)
-                continue
-            pages -= need
-            unaccepted += need if prompt.accept is None else 0
-        size = min(prompt.remaining, room.chunk_tokens, budget)
-        if size > 0:
-            chunks.append(Chunk(prompt, prompt.planned + size, starts))
+        if prompt.phase is Phase.RUNNING or (prompt.phase is Phase.WAITING and starts.take(prompt)):
+            size = min(prompt.remaining, room.chunk_tokens, budget)
+            chunks.append(Chunk(prompt, prompt.planned + size, prompt.phase is Phase.WAITING))
             budget -= size
     return tuple(chunks)
+
+
+class _Starts:
+    """Who may begin, of those that are asked after in order."""
+
+    def __init__(self, room: Room, may_start: MayStart) -> None:
+        self._room = room
+        self._may_start = may_start
+        self._pages = room.available_pages
+        self._unaccepted = room.unaccepted_pages
+        self._closed = False
+
+    def take(self, prompt: Prompt) -> bool:
+        if self._closed:
+            return False
+        need = _need(prompt, self._room)
+        if need > self._pages:
+            self._closed = is_owed(prompt, self._room.now) and self._may_start(prompt)
+            return False
+        if prompt.accept is None and not self._may_start_unaccepted(need):
+            return False
+        if not self._may_start(prompt):
+            return False
+        self._pages -= need
+        self._unaccepted += need if prompt.accept is None else 0
+        return True
+
+    def _may_start_unaccepted(self, need: int) -> bool:
+        """One alone always may, however long it is."""
+        share = self._room.n_pages // UNACCEPTED_SHARE
+        return self._unaccepted == 0 or self._unaccepted + need <= share
 
 
 @dataclass(frozen=True, slots=True)

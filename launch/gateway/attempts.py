@@ -3,11 +3,11 @@
 Owns the records of requests and transfers; what workers send is judged by `gateway.core`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from common.engine.events import Note, Send
-from common.errors import BatonError, Overloaded
+from common.errors import BatonError, InvariantBroken, Overloaded
 from common.ids import InstanceId, TransferId
 from common.messages import AnyMessage, End, Resume
 from launch.gateway.events import Admitted, GatewayAction, Rejected
@@ -25,6 +25,7 @@ class GatewayOptions:
     max_requests: int = 4096  # prompts in flight; beyond: 429
     recovery_s: float = 60.0  # without progress before a started answer is given up
     admission_s: float = 10.0  # for a request that no worker has taken yet
+    credit_tokens: int = 65_536  # that one worker may have unacknowledged here
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +36,7 @@ class Request:
     transfers: set[TransferId] = field(default_factory=set[TransferId])
     admitted: bool = False
     cached_tokens: int | None = None  # of the first attempt that drew a token
+    scored: bool = False  # the client has the log-probabilities of the prompt's tokens
 
 
 class Outbox:
@@ -69,12 +71,18 @@ class Attempts:
         self._new_id = new_id
         self.requests: dict[RequestId, Request] = {}
         self.transfers: dict[TransferId, Transfer] = {}
+        self.unrouted: dict[TransferId, Transfer] = {}  # of these, in the order of their waiting
+        self._at: dict[InstanceId, dict[TransferId, Transfer]] = {}  # by worker of the attempt
 
     def open(self, request: Request, samples: list[Sample]) -> Transfer:
         transfer = Transfer(self._new_id(), request.generate, samples)
-        self.transfers[transfer.transfer] = transfer
+        self.transfers[transfer.transfer] = self.unrouted[transfer.transfer] = transfer
         request.transfers.add(transfer.transfer)
         return transfer
+
+    def at(self, worker: InstanceId) -> Collection[Transfer]:
+        """Those whose current attempt that worker may hold something of."""
+        return self._at.get(worker, {}).values()
 
     def of(self, request: Request | None) -> list[Transfer]:
         return [] if request is None else [self.transfers[t] for t in sorted(request.transfers)]
@@ -83,19 +91,25 @@ class Attempts:
         """The whole request ends, however many transfers bear it."""
         request_id = transfer.generate.request
         self._out.add(Rejected(request_id, error))
+        self._out.note(transfer, "failed", {"request": request_id, "detail": str(error)})
         for other in self.of(self.requests.get(request_id)):
-            self.close(other)
+            self.close(other, "")
 
-    def close(self, transfer: Transfer) -> None:
-        """The one exit: workers free what they hold; the request goes with its last transfer."""
+    def close(self, transfer: Transfer, ending: str = "finished") -> None:
+        """The one exit: workers free what they hold; the request goes with its last transfer.
+
+        `ending`: the note that then tells of it.
+        """
         self._end_attempt(transfer)
         transfer.phase = Phase.DONE
         del self.transfers[transfer.transfer]
+        self.unrouted.pop(transfer.transfer, None)
         request = self.requests[transfer.generate.request]
         request.transfers.discard(transfer.transfer)
         if not request.transfers:
             del self.requests[transfer.generate.request]
-            self._out.note(transfer, "finished", {"request": transfer.generate.request})
+            if ending:
+                self._out.note(transfer, ending, {"request": transfer.generate.request})
 
     def admit(self, transfer: Transfer) -> None:
         request = self.requests[transfer.generate.request]
@@ -122,6 +136,7 @@ class Attempts:
             transfer.retry_at = now + RETRY_S[-1]
             return
         hello = self._fleet.hello
+        del self.unrouted[transfer.transfer]
         transfer.attempt += 1
         transfer.prefill = None if chosen.prefill is None else hello(chosen.prefill).peer
         transfer.decode = hello(chosen.decode).peer
@@ -131,6 +146,8 @@ class Attempts:
         transfer.prefill_over = False
         transfer.phase = Phase.SENT
         self._fleet.assign(transfer)
+        for worker in transfer.workers:
+            self._at.setdefault(worker, {})[transfer.transfer] = transfer
         self.offer(transfer, transfer.workers)
 
     def _given_up(self, transfer: Transfer, now: float) -> bool:
@@ -154,21 +171,38 @@ class Attempts:
             else:
                 self._out.send(worker, transfer.expect_message())
 
+    def forget_prefill(self, transfer: Transfer) -> None:
+        """Its prefill worker is gone, and had handed over: the attempt goes on without it."""
+        if transfer.prefill is not None:
+            self._leave(transfer, transfer.prefill.instance)
+            transfer.prefill = None
+
     def _end_attempt(self, transfer: Transfer) -> None:
         for worker in transfer.workers:
             self._out.send(worker, End(transfer=transfer.transfer, attempt=transfer.attempt))
+            self._leave(transfer, worker)
         if transfer.phase is not Phase.UNROUTED:
             self._fleet.unassign(transfer)
         transfer.prefill = transfer.decode = None
-        transfer.awaited = set()
+        transfer.awaited.clear()
+        transfer.early.clear()
 
-    def again(self, transfer: Transfer, now: float, why: str, avoid: InstanceId | None) -> None:
+    def _leave(self, transfer: Transfer, worker: InstanceId) -> None:
+        there = self._at[worker]
+        del there[transfer.transfer]
+        if not there:
+            del self._at[worker]
+
+    def again(
+        self, transfer: Transfer, now: float, why: str, avoid: frozenset[InstanceId] = frozenset()
+    ) -> None:
         """This attempt is void; the next one follows, sooner or later."""
         self._out.note(transfer, "failed", {"detail": why})
         self._end_attempt(transfer)
         transfer.phase = Phase.UNROUTED
+        self.unrouted[transfer.transfer] = transfer
         transfer.trouble = why
-        transfer.avoid = frozenset({avoid} if avoid is not None else ())
+        transfer.avoid = avoid
         if transfer.troubled_since is None:
             transfer.troubled_since = now
         transfer.retry_at = now + RETRY_S[min(transfer.failures, len(RETRY_S) - 1)]
@@ -186,4 +220,19 @@ class Attempts:
             other.attempt = transfer.attempt  # recovering, not new
             other.troubled_since, other.retry_at = transfer.troubled_since, transfer.retry_at
             other.failures, other.trouble = transfer.failures, transfer.trouble
-            other.avoid = transfer.avoid
+            other.compute_failures, other.avoid = transfer.compute_failures, transfer.avoid
+
+    def check(self) -> None:
+        """Raise InvariantBroken unless the indexes say what the transfers say."""
+        for transfer in self.transfers.values():
+            unrouted = transfer.phase is Phase.UNROUTED
+            at = {w for w, there in self._at.items() if transfer.transfer in there}
+            indexed = unrouted is (transfer.transfer in self.unrouted)
+            if not indexed or at != set(transfer.workers) or not transfer.awaited <= at:
+                raise InvariantBroken(f"{transfer.transfer}: {transfer.phase}, at {sorted(at)}")
+            if unrouted is (transfer.decode is not None):
+                raise InvariantBroken(f"{transfer.transfer}: {transfer.phase} without decode")
+        known = {t for request in self.requests.values() for t in request.transfers}
+        there = {t for at in self._at.values() for t in at}
+        if known != self.transfers.keys() or not there | self.unrouted.keys() <= known:
+            raise InvariantBroken("transfers of no request, or requests of no transfer")

@@ -5,12 +5,12 @@ stream of tokens a sample, acknowledges them, and ends attempts. A worker's fail
 a pause: the next attempt carries the prompt and the outputs that the client already has.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from common.engine.events import PeerDown, PeerUp, Received
 from common.engine.reports import Peers
-from common.errors import ClientError, Overloaded, PeerError
+from common.errors import ClientError, InvariantBroken, Overloaded, PeerError
 from common.ids import InstanceId, Role, TransferId
 from common.messages import (
     Accepted,
@@ -44,7 +44,6 @@ from launch.gateway.events import (
 from launch.gateway.fleet import Fleet
 from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfer
 
-CREDIT_TOKENS = 65_536  # that one worker may have unacknowledged here
 ACK_EVERY_S = 0.05
 MAX_COMPUTE_FAILURES = 3
 
@@ -76,12 +75,14 @@ class GatewayCore:
         """Take the events in; decide. Never raises for what a peer or a client sent."""
         for event in events:
             self._take(event, now)
-        for transfer in [t for t in self._transfers.values() if t.phase is Phase.UNROUTED]:
-            self._attempts.route(transfer, now)
+        for transfer in list(self._attempts.unrouted.values()):
+            if transfer.phase is Phase.UNROUTED:  # a sibling's end may have ended it
+                self._attempts.route(transfer, now)
         self._send_acks(now)
         for peer in self._peers.owed(now):
             lines = self._lines(peer)
-            self._out.send(peer, Heartbeat(transfers=lines, credit_tokens=CREDIT_TOKENS))
+            credit = self._options.credit_tokens
+            self._out.send(peer, Heartbeat(transfers=lines, credit_tokens=credit))
             self._peers.beaten(peer, now, busy=bool(lines))
         return GatewayDecision(self._out.drain(), self._wake_at())
 
@@ -98,7 +99,7 @@ class GatewayCore:
             case PeerUp(hello):
                 self._peers.up(hello, now)
                 self.fleet.up(hello)
-                for transfer in self._transfers.values():
+                for transfer in self._attempts.unrouted.values():
                     transfer.retry_at = None
             case PeerDown(instance):
                 self._peer_down(instance, now)
@@ -128,7 +129,7 @@ class GatewayCore:
 
     def _quit(self, request_id: RequestId) -> None:
         for transfer in self._attempts.of(self._requests.get(request_id)):
-            self._attempts.close(transfer)
+            self._attempts.close(transfer, "aborted")
 
     # --- workers -----------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class GatewayCore:
             case Gone(transfer=t, attempt=a):
                 self._gone(sender, self._current(t, a), now)
             case Heartbeat():
-                self._digest(sender, message)
+                self._digest(sender, message, now)
             case Snapshot():
                 if not self.fleet.snapshot(sender, message):
                     self._out.send(sender, Resync())
@@ -178,22 +179,31 @@ class GatewayCore:
             self._attempts.reject(
                 transfer, ClientError(f"The request does not fit: {refused.reason}.")
             )
-        elif request.admitted or transfer.failures == 0:  # once elsewhere; recoveries always
-            self._attempts.again(transfer, now, f"refused: {refused.reason}", avoid=sender)
+        elif request.admitted or not self._has_refused(transfer, sender):
+            avoid = transfer.avoid | {sender}
+            self._attempts.again(transfer, now, f"refused: {refused.reason}", avoid)
         else:
             after_s = refused.retry_after_s
             self._attempts.reject(transfer, Overloaded(refused.reason, retry_after_s=after_s))
+
+    def _has_refused(self, transfer: Transfer, worker: InstanceId) -> bool:
+        """That worker, or another of its role: a new request is taken elsewhere once."""
+        return self.fleet.role(worker) in map(self.fleet.role, transfer.avoid)
 
     def _failed(self, sender: InstanceId, failed: Failed, now: float) -> None:
         transfer = self._current(failed.transfer, failed.attempt)
         if transfer is None:
             return
+        avoid: frozenset[InstanceId] = frozenset()
         if failed.kind is FailureKind.TRANSFER and failed.peer is not None:
             self.fleet.bar(failed.peer, sender, now)
-        if failed.kind is FailureKind.COMPUTE and transfer.failures + 1 >= MAX_COMPUTE_FAILURES:
+        if failed.kind is FailureKind.COMPUTE:
+            avoid = frozenset({sender})  # the request is to blame, or the worker
+            transfer.compute_failures += 1
+        if transfer.compute_failures == MAX_COMPUTE_FAILURES:
             self._attempts.reject(transfer, PeerError(f"the model's pass failed: {failed.detail}"))
             return
-        self._attempts.again(transfer, now, f"{failed.kind}: {failed.detail}", avoid=None)
+        self._attempts.again(transfer, now, f"{failed.kind}: {failed.detail}", avoid)
 
     def _gone(self, sender: InstanceId, transfer: Transfer | None, now: float) -> None:
         """It does not have what we listed: it never had it, or it is done with it."""
@@ -201,10 +211,12 @@ class GatewayCore:
             return
         if sender in transfer.awaited:
             self._attempts.offer(transfer, (sender,))
-        elif transfer.is_prefill(sender):
-            transfer.prefill_over = True  # decode has released it, or will say that it failed
+        elif not transfer.is_prefill(sender):
+            self._attempts.again(transfer, now, "decode has forgotten it")
+        elif self._awaits_scores(transfer):
+            self._attempts.again(transfer, now, "the prompt's log-probabilities are lost")
         else:
-            self._attempts.again(transfer, now, "decode has forgotten it", avoid=None)
+            transfer.prefill_over = True  # decode has released it, or its digest will tell
 
     def _peer_down(self, instance: InstanceId, now: float) -> None:
         self._peers.down(instance)
@@ -213,15 +225,14 @@ class GatewayCore:
             return
         for other in self.fleet.instances():
             self._out.send(other, PeerLost(instance=instance))
-        for transfer in list(self._transfers.values()):
-            if instance not in transfer.workers:
-                continue
-            if transfer.is_prefill(instance) and transfer.phase is Phase.HANDED:
-                transfer.prefill = None  # decode pulls on from its memory, or will say it failed
-            else:
-                self._attempts.again(transfer, now, f"lost {instance}", avoid=None)
+        for transfer in list(self._attempts.at(instance)):
+            handed = transfer.is_prefill(instance) and transfer.phase is Phase.HANDED
+            if handed and not self._awaits_scores(transfer):
+                self._attempts.forget_prefill(transfer)  # decode pulls on from its memory, or
+            else:  # will say that it failed
+                self._attempts.again(transfer, now, f"lost {instance}")
 
-    def _digest(self, sender: InstanceId, heartbeat: Heartbeat) -> None:
+    def _digest(self, sender: InstanceId, heartbeat: Heartbeat, now: float) -> None:
         for row in heartbeat.transfers:
             transfer = self._transfers.get(row.transfer)
             on = transfer is not None and transfer.attempt == row.attempt
@@ -229,14 +240,15 @@ class GatewayCore:
                 self._out.send(sender, End(transfer=row.transfer, attempt=row.attempt))
                 continue
             self._accepted(sender, transfer)  # whoever lists it has it
-            if not transfer.is_prefill(sender) and row.phase in (
-                WirePhase.HANDED,
-                WirePhase.DECODING,
-                WirePhase.DONE,
-            ):
+            if transfer.is_prefill(sender):
+                continue
+            if row.phase not in (WirePhase.WAITING, WirePhase.ACCEPTED):
                 self._handed(transfer)
+            elif transfer.prefill_over:
+                self._attempts.again(transfer, now, "prefill has forgotten it")
 
     def _handed(self, transfer: Transfer) -> None:
+        self.fleet.computed(transfer)
         if transfer.phase in (Phase.SENT, Phase.ADMITTED):
             transfer.phase = Phase.HANDED
             transfer.awaited.clear()
@@ -255,26 +267,47 @@ class GatewayCore:
             return
         self._accepted(sender, transfer)
         if transfer.is_prefill(sender):
+            self.fleet.computed(transfer)
             self._attempts.admit(transfer)
         else:
             self._handed(transfer)
-        have = len(sample.outputs)
-        fresh = run.tokens[have - run.index :] if run.index <= have else ()
-        if fresh and not sample.over:
-            transfer.troubled_since, transfer.failures = None, 0
-            self._deliver(transfer, sample, run, fresh)
-        self._acks[sender][run.transfer, run.sample] = Ack(
-            run.transfer, run.attempt, run.sample, len(sample.outputs)
-        )
+        if run.prompt_logprobs is None and self._awaits_scores(transfer):
+            transfer.early[run.sample, run.index] = run  # bounded by what is not acknowledged
+            return
+        self._take_in(sender, transfer, sample, run)
         if self._ack_due is None:
             self._ack_due = now + ACK_EVERY_S
+        early, decode = list(transfer.early.values()), transfer.decode
+        transfer.early.clear()
         if transfer.over:
             self._attempts.close(transfer)
+        for one in early:
+            assert decode is not None
+            self._tokens(decode.instance, one, now)
+
+    def _take_in(
+        self, sender: InstanceId, transfer: Transfer, sample: Sample, run: TokenRun
+    ) -> None:
+        fresh = run.tokens[sample.n_had - run.index :] if run.index <= sample.n_had else ()
+        if fresh and sample.over:
+            sample.n_unwanted += len(fresh)
+        elif fresh:
+            transfer.troubled_since, transfer.failures, transfer.compute_failures = None, 0, 0
+            self._deliver(transfer, sample, run, fresh)
+        self._acks[sender][run.transfer, run.sample] = Ack(
+            run.transfer, run.attempt, run.sample, sample.n_had
+        )
+
+    def _awaits_scores(self, transfer: Transfer) -> bool:
+        """The answer begins with the prompt's log-probabilities; only who computed it has them."""
+        wanted = transfer.generate.params.prompt_logprobs is not None
+        return wanted and not self._requests[transfer.generate.request].scored
 
     def _deliver(
         self, transfer: Transfer, sample: Sample, run: TokenRun, fresh: tuple[int, ...]
     ) -> None:
         request = self._requests[transfer.generate.request]
+        request.scored = True
         index = len(sample.outputs)
         if request.cached_tokens is None and run.cached_tokens is not None:
             request.cached_tokens = run.cached_tokens
@@ -314,20 +347,30 @@ class GatewayCore:
                 t.transfer,
                 t.attempt,
                 WirePhase.HANDED if t.phase is Phase.HANDED else WirePhase.WAITING,
-                tuple((s.sample, len(s.outputs)) for s in t.samples),
+                tuple((s.sample, s.n_had) for s in t.samples),
             )
-            for t in self._transfers.values()
-            if worker in t.workers and not (t.prefill_over and t.is_prefill(worker))
+            for t in self._attempts.at(worker)
+            if not (t.prefill_over and t.is_prefill(worker))
         )
-
-    def _is_prefill(self, transfer: Transfer, worker: InstanceId) -> bool:
-        return transfer.prefill is not None and transfer.prefill.instance == worker
 
     def _wake_at(self) -> float | None:
         times = [self._peers.next_due, self._ack_due]
-        times += [t.retry_at for t in self._transfers.values() if t.phase is Phase.UNROUTED]
+        times += [t.retry_at for t in self._attempts.unrouted.values()]
         return min((at for at in times if at is not None), default=None)
 
     def ready(self) -> dict[Role, int]:
         """Workers up, by role."""
         return {role: len(self.fleet.of(role)) for role in (Role.PREFILL, Role.DECODE)}
+
+    def check(self) -> None:
+        """Raise InvariantBroken unless what is counted and indexed is what there is: for tests."""
+        self._attempts.check()
+        loads: Counter[InstanceId] = Counter()
+        for t in self._transfers.values():
+            n_prompt, params = len(t.generate.prompt), t.generate.params
+            if t.prompt_queued and t.prefill is not None and t.prefill.instance in self.fleet:
+                loads[t.prefill.instance] += n_prompt
+            if t.decode is not None:
+                loads[t.decode.instance] += n_prompt + params.max_tokens * len(t.samples)
+        if loads != self.fleet.loads():
+            raise InvariantBroken(f"{self.fleet.loads()} tokens counted, {dict(loads)} there")

@@ -1,8 +1,8 @@
-"""The workers as one gateway knows them: views for the router, barred pairs, heartbeats owed."""
+"""The workers as one gateway knows them: views for the router, what is there, barred pairs."""
 
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role
-from common.messages import Hello, Snapshot
+from common.messages import Hello, Peer, Snapshot
 from launch.gateway.router import Demand, Route, WorkerView, route
 from launch.gateway.transfers import Transfer
 
@@ -38,8 +38,13 @@ class Fleet:
         limits = (view.hello.limits for view in self._views.values())
         return min((one.max_model_len for one in limits if one is not None), default=None)
 
+    def role(self, instance: InstanceId) -> Role | None:
+        view = self._views.get(instance)
+        return None if view is None else view.hello.peer.role
+
     def up(self, hello: Hello) -> None:
-        self._views[hello.peer.instance] = WorkerView(hello)
+        view = self._views.setdefault(hello.peer.instance, WorkerView(hello))
+        view.hello = hello
 
     def down(self, instance: InstanceId) -> bool:
         """False: it was not known."""
@@ -66,21 +71,33 @@ class Fleet:
 
     def assign(self, transfer: Transfer) -> None:
         """Count the transfer at the workers of its route."""
-        self._count(transfer, 1)
+        transfer.prompt_queued = transfer.prefill is not None
+        self._count(transfer.prefill, 1, len(transfer.generate.prompt))
+        self._count(transfer.decode, 1, _all_tokens(transfer))
+
+    def computed(self, transfer: Transfer) -> None:
+        """Its prompt is no work any more for its prefill worker. Idempotent."""
+        if transfer.prompt_queued:
+            transfer.prompt_queued = False
+            self._count(transfer.prefill, -1, len(transfer.generate.prompt))
 
     def unassign(self, transfer: Transfer) -> None:
-        self._count(transfer, -1)
+        self.computed(transfer)
+        self._count(transfer.decode, -1, _all_tokens(transfer))
 
-    def _count(self, transfer: Transfer, sign: int) -> None:
-        n_prompt = len(transfer.generate.prompt)
-        n_output = transfer.generate.params.max_tokens * len(transfer.samples)
-        for peer, tokens in (
-            (transfer.prefill, n_prompt),
-            (transfer.decode, n_prompt + n_output),
-        ):
-            view = None if peer is None else self._views.get(peer.instance)
-            if view is not None:
-                view.own_requests += sign
-                view.own_tokens += sign * tokens
-                if view.own_requests < 0:
-                    raise InvariantBroken(f"{view.instance}: fewer than no requests")
+    def _count(self, peer: Peer | None, sign: int, n_tokens: int) -> None:
+        view = None if peer is None else self._views.get(peer.instance)
+        if view is not None:
+            view.own_requests += sign
+            view.own_tokens += sign * n_tokens
+            if view.own_requests < 0 or view.own_tokens < 0:
+                raise InvariantBroken(f"{view.instance}: fewer than no requests")
+
+    def loads(self) -> dict[InstanceId, int]:
+        """Tokens of this gateway's requests, by worker that has any."""
+        return {v.instance: v.own_tokens for v in self._views.values() if v.own_requests}
+
+
+def _all_tokens(transfer: Transfer) -> int:
+    generate = transfer.generate
+    return len(generate.prompt) + generate.params.max_tokens * len(transfer.samples)

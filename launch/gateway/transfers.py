@@ -5,7 +5,7 @@ from enum import StrEnum, auto
 from typing import NewType
 
 from common.ids import InstanceId, PageHash, TransferId
-from common.messages import Expect, Peer, Prefill, Resume
+from common.messages import Expect, Peer, Prefill, Resume, TokenRun
 from common.params import FinishReason, SamplingParams
 
 RequestId = NewType("RequestId", str)
@@ -43,10 +43,16 @@ class Sample:
     outputs: list[int] = field(default_factory=list[int])
     finish: FinishReason | None = None
     stopped: bool = False  # the gateway wants no more of it: a stop string
+    n_unwanted: int = 0  # outputs that came after that
 
     @property
     def over(self) -> bool:
         return self.finish is not None or self.stopped
+
+    @property
+    def n_had(self) -> int:
+        """Outputs that have come, in order: what is acknowledged."""
+        return len(self.outputs) + self.n_unwanted
 
 
 @dataclass(slots=True, eq=False)
@@ -63,12 +69,17 @@ class Transfer:
     decode_cached_tokens: int = 0
     resumes: tuple[Resume, ...] = ()  # what the attempt started from, whatever has come since
     prefill_over: bool = False  # of this attempt: it has let go of it
+    prompt_queued: bool = False  # of this attempt: at its prefill worker, not known to be computed
     awaited: set[InstanceId] = field(default_factory=set[InstanceId])  # have not accepted yet
+    early: dict[tuple[int, int], TokenRun] = field(  # (sample, index): before the prompt's scores
+        default_factory=dict[tuple[int, int], TokenRun]
+    )
     troubled_since: float | None = None  # of the first failure without progress since
     failures: int = 0  # without progress since
+    compute_failures: int = 0  # of these, passes that raised
     retry_at: float | None = None  # when UNROUTED: try again
     trouble: str = "no workers are ready"  # the last failure, for whoever gives up
-    avoid: frozenset[InstanceId] = frozenset()  # refused it last
+    avoid: frozenset[InstanceId] = frozenset()  # have refused it since it was last taken
 
     @property
     def workers(self) -> tuple[InstanceId, ...]:

@@ -5,7 +5,16 @@ from msgspec import structs
 from common.ids import InstanceId, PageId, TransferId
 from common.messages import Accept, Limits, Prefill, Resume
 from common.params import SamplingParams
-from prefill.scheduler import Refusal, Room, due_at, in_order, plan, refusal, to_set_back
+from prefill.scheduler import (
+    MayStart,
+    Refusal,
+    Room,
+    due_at,
+    in_order,
+    plan,
+    refusal,
+    to_set_back,
+)
 from prefill.state import Phase, Prompt
 
 ROOM = Room(
@@ -43,8 +52,18 @@ def running(name: str, n: int, done: int) -> Prompt:
     return made
 
 
-def ends(queue: list[Prompt], room: Room = ROOM) -> list[tuple[str, int]]:
-    return [(chunk.prompt.transfer, chunk.end) for chunk in plan(queue, room)]
+def anybody(_: Prompt) -> bool:
+    return True
+
+
+def ends(
+    queue: list[Prompt], room: Room = ROOM, may_start: MayStart = anybody
+) -> list[tuple[str, int]]:
+    return [(chunk.prompt.transfer, chunk.end) for chunk in plan(queue, room, may_start)]
+
+
+def set_back(queue: list[Prompt], room: Room, may_start: MayStart = anybody) -> list[str]:
+    return [victim.transfer for victim in to_set_back(queue, room, may_start)]
 
 
 def test_a_prompt_is_cut_to_the_chunk_and_the_pass_to_the_budget() -> None:
@@ -130,16 +149,61 @@ def test_an_owed_prompt_takes_pages_from_those_that_decode_has_not_accepted() ->
     read = computed("read", 30, accepted=True, due=9.0)
     owed = prompt("owed", 80, due=4.0)
     room = replace(ROOM, available_pages=4, now=5.0)
-    assert [p.transfer for p in to_set_back([*idle, owed, read], room)] == ["c", "b"]
+    assert set_back([*idle, owed, read], room) == ["c", "b"]
 
 
 def test_nobody_is_set_back_before_somebody_is_owed() -> None:
     idle = computed("a", 30, accepted=False, due=0.0)
     room = replace(ROOM, available_pages=0, now=5.0)
-    assert to_set_back([idle, prompt("later", 30, due=6.0)], room) == []
-    assert to_set_back([idle, prompt("unaccepted", 30, accepted=False)], room) == []
+    assert set_back([idle, prompt("later", 30, due=6.0)], room) == []
+    assert set_back([idle, prompt("unaccepted", 30, accepted=False)], room) == []
+
+
+def test_nobody_is_set_back_for_one_that_waits_for_something_else_than_pages() -> None:
+    idle = computed("a", 30, accepted=False, due=0.0)
+    owed = prompt("owed", 30, due=1.0)
+    room = replace(ROOM, available_pages=0, now=5.0)
+    assert set_back([idle, owed], room) == ["a"]
+    assert set_back([idle, owed], room, lambda p: p is not owed) == []
 
 
 def test_one_that_decode_has_not_accepted_never_stands_before_one_that_it_has() -> None:
     queue = [prompt("waits", 90, due=1.0, accepted=False), prompt("accepted", 10, due=2.0)]
     assert ends(queue, replace(ROOM, available_pages=5, now=3.0)) == [("accepted", 10)]
+
+
+def test_an_owed_prompt_comes_before_one_that_decode_has_not_accepted() -> None:
+    queue = [prompt("not accepted", 30, due=1.0, accepted=False), prompt("owed", 90, due=2.0)]
+    room = replace(ROOM, available_pages=10)
+    assert ends(queue, replace(room, now=1.5)) == [("not accepted", 30)]
+    assert ends(queue, replace(room, now=2.5)) == [("owed", 40)]
+    short = replace(room, available_pages=8)
+    assert ends(queue, replace(short, now=1.5)) == [("not accepted", 30)]
+    assert ends(queue, replace(short, now=2.5)) == []  # else it would be set back for ever
+
+
+def test_what_waits_for_something_else_than_pages_holds_nobody_up() -> None:
+    queue = [prompt("owed", 90, due=1.0), prompt("b", 30, due=2.0)]
+    room = replace(ROOM, available_pages=5, now=3.0)
+    assert ends(queue, room) == []
+    assert ends(queue, room, lambda p: p.transfer != "owed") == [("b", 30)]
+
+
+def test_whether_it_may_start_is_asked_only_of_those_that_there_is_room_for() -> None:
+    asked: list[str] = []
+
+    def asking(asking: Prompt) -> bool:
+        asked.append(asking.transfer)
+        return asking.transfer != "b"
+
+    queue = [prompt("a", 10), prompt("big", 90), prompt("b", 10), prompt("c", 10), prompt("d", 10)]
+    room = replace(ROOM, available_pages=2)
+    assert ends(queue, room, asking) == [("a", 10), ("c", 10)]
+    assert asked == ["a", "b", "c"]
+
+
+def test_a_prompt_that_is_computed_or_fetched_has_no_chunk() -> None:
+    fetching = prompt("fetching", 30)
+    fetching.phase = Phase.FETCHING
+    queue = [computed("computed", 30, accepted=True, due=0.0), fetching, prompt("c", 10)]
+    assert ends(queue) == [("c", 10)]

@@ -1,0 +1,162 @@
+"""A whole Baton in one thread: the real cores and links under a virtual clock.
+
+Only the edges are made here: a clock, a network that loses messages, and devices (see
+`tests.cluster.device`).
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from common.ids import Role
+from launch.gateway.transfers import Generate
+from tests.cluster.clock import Clock
+from tests.cluster.front import Client, GatewayProcess
+from tests.cluster.network import Network
+from tests.cluster.process import Process, World
+from tests.cluster.shape import FAIR, Shape, Weather
+from tests.cluster.worker import WorkerProcess
+
+NOTICED_AFTER_S = 0.02  # a supervisor sees its child die
+
+
+class Cluster:
+    """Submit, `run`, look at the clients; `check_idle` at the end."""
+
+    def __init__(self, shape: Shape, seed: int = 0, weather: Weather = FAIR) -> None:
+        random = Random(seed)
+        self.clock = Clock()
+        self.network = Network(self.clock, random)
+        self.world = World(shape, random, self.clock, self.network)
+        self.workers: list[WorkerProcess] = []
+        self._n_lives = 0
+        self.gateway = GatewayProcess(self.world, "gateway-0")
+        for role, count in ((Role.PREFILL, shape.prefills), (Role.DECODE, shape.decodes)):
+            for _ in range(count):
+                self.start(role)
+        self.run(0.5)
+        self._begin(weather)
+
+    # --- time --------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Let time pass; stop early when `until` holds."""
+        end = self.clock.now + seconds
+        while not until():
+            at = self.clock.next_at
+            if at is None or at > end:
+                self.clock.now = end
+                return
+            self.clock.next()
+
+    def settle(self) -> None:
+        """The weather clears; whatever was lost is found out; then everything is free."""
+        self.network.heal()
+        self.run(2 * self.world.shape.lost_after_s + 5.0)
+        self.check_idle()
+
+    # --- processes ---------------------------------------------------------------------------
+
+    def start(self, role: Role) -> WorkerProcess:
+        self._n_lives += 1
+        worker = WorkerProcess(self.world, role, f"{role}-{self._n_lives}")
+        self.workers.append(worker)
+        return worker
+
+    def kill(self, worker: WorkerProcess, *, noticed: bool = True) -> None:
+        """`noticed`: the gateway is told at once, and need not wait for its silence."""
+        worker.kill()
+        self.workers.remove(worker)
+        if noticed:
+            self.clock.at(NOTICED_AFTER_S, lambda: self._tell_gateway(worker))
+
+    def _tell_gateway(self, worker: WorkerProcess) -> None:
+        self.gateway.links.lost(worker.instance, self.now)
+        self.gateway.ring()
+
+    def restart_gateway(self) -> GatewayProcess:
+        """A new life at the same address. Returns the old one."""
+        old = self.gateway
+        old.kill()
+        self._n_lives += 1
+        self.gateway = GatewayProcess(self.world, f"gateway-{self._n_lives}")
+        return old
+
+    def of(self, role: Role) -> list[WorkerProcess]:
+        return [worker for worker in self.workers if worker.role is role]
+
+    @property
+    def processes(self) -> list[Process]:
+        return [self.gateway, *self.workers]
+
+    # --- clients -----------------------------------------------------------------------------
+
+    def submit(self, *requests: Generate, every_s: float = 0.0) -> None:
+        for i, request in enumerate(requests):
+            self.clock.at(i * every_s, lambda r=request: self.gateway.submit(r))
+
+    def client(self, request: Generate) -> Client:
+        return self.gateway.clients[request.request]
+
+    def answer(self, requests: Sequence[Generate], seconds: float = 300.0) -> None:
+        """Run until all of them are over, and check what they were given."""
+        clients = self.gateway.clients
+        names = [request.request for request in requests]
+        self.run(seconds, until=lambda: all(n in clients and clients[n].over for n in names))
+        for name in names:
+            assert clients[name].over, f"{name} waits for ever"
+            clients[name].check()
+
+    # --- weather -----------------------------------------------------------------------------
+
+    def _begin(self, weather: Weather) -> None:
+        self.network.weather = weather
+        for every_s, strike in (
+            (weather.cut_every_s, self._cut_some),
+            (weather.pause_every_s, self._pause_some),
+            (weather.kill_every_s, self._kill_some),
+        ):
+            if every_s:
+                self._strike_again(weather, every_s, strike)
+
+    def _strike_again(self, weather: Weather, every_s: float, strike: Callable[[], None]) -> None:
+        def now() -> None:
+            if self.network.weather is weather:
+                strike()
+                self._strike_again(weather, every_s, strike)
+
+        self.clock.at(self.world.random.expovariate(1 / every_s), now)
+
+    def _cut_some(self) -> None:
+        draw = self.world.random
+        one, other = draw.sample(self.processes, 2)
+        seconds = draw.uniform(*self.world.weather.cut_s)
+        self.network.cut(one.instance, other.instance, seconds)
+        if draw.random() < 0.7:  # else one way only
+            self.network.cut(other.instance, one.instance, seconds)
+
+    def _pause_some(self) -> None:
+        draw = self.world.random
+        draw.choice(self.processes).pause(draw.uniform(*self.world.weather.pause_s))
+
+    def _kill_some(self) -> None:
+        draw = self.world.random
+        if not self.workers:
+            return
+        victim = draw.choice(self.workers)
+        self.kill(victim, noticed=draw.random() < 0.7)
+        self.clock.at(0.2, lambda: self.start(victim.role))
+
+    # --- the laws ----------------------------------------------------------------------------
+
+    def check_idle(self) -> None:
+        """With nothing in flight, every living pool holds no page (law 1), and nobody is owed."""
+        assert self.gateway.core.idle
+        for worker in self.workers:
+            worker.core.check()
+            held = worker.pool.n_held
+            assert held == 0, f"{worker.instance} holds {held} pages at idle"
+            assert worker.core.idle, f"{worker.instance} is not idle"

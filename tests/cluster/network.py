@@ -1,0 +1,104 @@
+"""Links between virtual processes: in order or not at all, as those of `common.wire`."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import msgspec
+
+from common.ids import InstanceId, Role
+from common.messages import AnyMessage, Hello, ToDecode, ToGateway, ToPrefill
+from tests.cluster.clock import Clock
+from tests.cluster.shape import FAIR, Weather
+
+ANYONE = InstanceId("")
+HEARD_BY = {Role.PREFILL: ToPrefill, Role.DECODE: ToDecode, Role.GATEWAY: ToGateway}
+MEETING = ("Hello", "Welcome", "HelloRefused", "Goodbye")  # not sent twice by any sender
+
+
+class Network:
+    """Who listens at which address, and what becomes of messages on their way."""
+
+    def __init__(self, clock: Clock, random: Random) -> None:
+        self.clock = clock
+        self.random = random
+        self.weather: Weather = FAIR
+        self.bound: dict[str, VirtualMailbox] = {}
+        self.counts: Counter[str] = Counter()
+        self._cut_until: dict[tuple[InstanceId, InstanceId], float] = defaultdict(float)
+        self._last_arrival: dict[tuple[InstanceId, InstanceId], float] = {}
+
+    def cut(self, sender: InstanceId, to: InstanceId, seconds: float) -> None:
+        """One way."""
+        self._cut_until[sender, to] = self.clock.now + seconds
+
+    def heal(self) -> None:
+        self._cut_until.clear()
+        self.weather = FAIR
+
+    def post(
+        self, sender: InstanceId, to: "VirtualMailbox", frame: tuple[InstanceId, bytes]
+    ) -> None:
+        way = (sender, to.instance)
+        now = self.clock.now
+        if now < self._cut_until[way] or self.random.random() < self.weather.drop:
+            self.counts["lost"] += 1
+            return
+        arrival = max(now + self.random.uniform(0.0001, 0.005), self._last_arrival.get(way, 0.0))
+        self._last_arrival[way] = arrival
+        self.clock.at(arrival - now, lambda: to.arrive(sender, frame))
+
+
+@dataclass(eq=False)
+class VirtualMailbox:
+    """The calls of `common.wire.Mailbox` that `Links` makes."""
+
+    network: Network
+    instance: InstanceId
+    role: Role
+    endpoint: str
+    ring: Callable[[], None]
+    counts: Counter[str] = field(default_factory=Counter[str])
+    _addresses: dict[InstanceId, str] = field(default_factory=dict[InstanceId, str])
+    _inbox: list[tuple[InstanceId, AnyMessage]] = field(
+        default_factory=list[tuple[InstanceId, AnyMessage]]
+    )
+
+    def __post_init__(self) -> None:
+        self.network.bound[self.endpoint] = self
+        self._decoder = msgspec.msgpack.Decoder(HEARD_BY[self.role])
+
+    def connect(self, peer: InstanceId, endpoint: str) -> bool:
+        self._addresses[peer] = endpoint
+        return True
+
+    def rename(self, old: InstanceId, new: InstanceId) -> None:
+        self._addresses[new] = self._addresses.pop(old)
+
+    def disconnect(self, peer: InstanceId) -> None:
+        self._addresses.pop(peer, None)
+
+    def send(self, peer: InstanceId, message: AnyMessage, *, to: InstanceId | None = None) -> bool:
+        other = self.network.bound.get(self._addresses.get(peer, "nowhere"))
+        if other is None:
+            return False
+        network = self.network
+        kind = type(message).__name__
+        network.counts[kind] += 1
+        frame = (peer if to is None else to, msgspec.msgpack.encode(message))
+        network.post(self.instance, other, frame)
+        if kind not in MEETING and network.random.random() < network.weather.repeat:
+            network.post(self.instance, other, frame)
+        return True
+
+    def arrive(self, sender: InstanceId, frame: tuple[InstanceId, bytes]) -> None:
+        to, data = frame
+        message = self._decoder.decode(data)
+        if to == self.instance or (to == ANYONE and isinstance(message, Hello)):
+            self._inbox.append((sender, message))
+            self.ring()
+
+    def receive(self) -> list[tuple[InstanceId, AnyMessage]]:
+        messages, self._inbox = self._inbox, []
+        return messages
