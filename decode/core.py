@@ -219,13 +219,17 @@ class DecodeCore:
         self._intake.peer_up(instance, now)
 
     def _peer_barred(self, event: PeerBarred) -> None:
-        for transfer in self._intake.barred(event.instance):
-            self._transfers.fail(transfer, FailureKind.TRANSFER, event.detail)
+        self._cut_off(event.instance, event.detail)
+
+    def _cut_off(self, prefill: InstanceId, detail: str) -> None:
+        for transfer in self._intake.cut_off(prefill):
+            self._transfers.fail(transfer, FailureKind.TRANSFER, detail)
 
     def _peer_down(self, instance: InstanceId) -> None:
+        """The gateway is told: for it, a prefill side that is only silent here is alive."""
         self._peers.down(instance)
         self._snapshots.drop(instance)
-        self._intake.peer_down(instance)
+        self._cut_off(instance, f"{instance} is silent")
         for transfer in self._transfers.of_gateway(instance):
             self._transfers.end(transfer)
         self._outgoing.drop(instance)

@@ -70,12 +70,10 @@ class Intake:
                     return
                 if sample.preempted:
                     self._outgoing.note(sample.transfer, "resumed", sample=sample.number)
-        for transfer in in_order([t for t in self.queued.values() if self._may_enter(t)]):
+        may_talk_to = self._outgoing.may_talk_to
+        for transfer in in_order([t for t in self.queued.values() if may_talk_to(t.gateway)]):
             if not self._enter(transfer, now):
                 return
-
-    def _may_enter(self, transfer: Transfer) -> bool:
-        return not transfer.lost and self._outgoing.may_talk_to(transfer.gateway)
 
     def _enter(self, transfer: Transfer, now: float) -> bool:
         if transfer.request.prefill is None:
@@ -117,28 +115,17 @@ class Intake:
     # --- the Accept --------------------------------------------------------------------------
 
     def peer_up(self, instance: InstanceId, now: float) -> None:
-        """Also of one that was taken for dead, and was only silent."""
-        for transfer in (*self._expected_from(instance), *self._queued_for(instance)):
-            transfer.lost = False
+        for transfer in self._expected_from(instance):
             if transfer.phase is Phase.CALLING:
                 self._knock(transfer, now)
 
-    def peer_down(self, instance: InstanceId) -> None:
-        """Pulls may still finish, from a pool that outlives its owner. The gateway decides."""
-        for transfer in (*self._expected_from(instance), *self._queued_for(instance)):
-            if transfer.phase is not Phase.HANDED:
-                transfer.lost = True
-                transfer.knock_at = None
-
-    def barred(self, instance: InstanceId) -> list[Transfer]:
-        """Those that can never arrive."""
+    def cut_off(self, instance: InstanceId) -> list[Transfer]:
+        """Those that cannot arrive without it. One that is handed over can: pulls may still
+        finish, from a pool that outlives its owner."""
         return [t for t in self._expected_from(instance) if t.phase is not Phase.HANDED]
 
     def _expected_from(self, instance: InstanceId) -> list[Transfer]:
         return [t for t in self._compute.arriving.values() if _prefill_of(t) == instance]
-
-    def _queued_for(self, instance: InstanceId) -> list[Transfer]:
-        return [t for t in self.queued.values() if _prefill_of(t) == instance]
 
     def knock(self, now: float) -> None:
         """Repeat each Accept that is not answered."""

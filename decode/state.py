@@ -53,7 +53,7 @@ NEXT: dict[tuple[Phase, Event], Phase] = {
     (Phase.HANDED, Event.JOINED): Phase.RUNNING,
     (Phase.HANDED, Event.FINISHED): Phase.DONE,  # every sample ended at its handed token
     (Phase.RUNNING, Event.FINISHED): Phase.DONE,
-    (Phase.CALLING, Event.BROKEN): Phase.FAILED,  # its prefill side must not be worked with
+    (Phase.CALLING, Event.BROKEN): Phase.FAILED,  # its prefill side is silent, or barred
     (Phase.PULLING, Event.BROKEN): Phase.FAILED,
     (Phase.HANDED, Event.BROKEN): Phase.FAILED,
     (Phase.RUNNING, Event.BROKEN): Phase.FAILED,
@@ -194,7 +194,6 @@ class Transfer:
     released: bool = False  # and a Release
     knock_at: float | None = None  # when to send the (next) Accept
     knock_s: float = 0.0  # until the one after it
-    lost: bool = False  # its prefill side died before the Handoff
     n_pulled: int = 0  # pages that were pulled for it
     cached: int | None = None  # tokens not computed by whoever drew the first token
     scored: list[TokenLogprob] = field(default_factory=list[TokenLogprob])  # prompt's, from here

@@ -1,7 +1,7 @@
-from common.engine.events import Connect, Drain, Note, PeerDown
+from common.engine.events import Connect, Drain, Note, PeerDown, PeerUp
 from common.ids import InstanceId
-from common.messages import Accept, Accepted, Refused, Release, Resume
-from tests.unit.decode.builders import Bench, G, P, T, ended, expect, handoff, peer, ready
+from common.messages import Accept, Accepted, Failed, Refused, Release, Resume
+from tests.unit.decode.builders import Bench, G, P, T, ended, expect, handoff, hello, peer, ready
 
 A1 = Accepted(transfer=T, attempt=1)
 
@@ -144,16 +144,16 @@ def test_in_flight_are_at_most_a_quarter_more_than_a_pass_takes() -> None:
     assert [a.transfer for a in bench.said(Accept)] == ["t5"]
 
 
-def test_nobody_is_let_in_whose_prefill_side_is_dead() -> None:
-    dead = InstanceId("prefill-2")
+def test_a_prefill_side_that_went_down_is_called_when_its_turn_has_come() -> None:
     bench = Bench(n_pages=8)
     bench.hear(expect(25, transfer="first", max_tokens=4))
-    bench.hear(expect(25, transfer="second", max_tokens=4, prefill=dead))
-    bench.take(PeerDown(dead))
-    bench.hear(expect(25, transfer="third", max_tokens=4))
-    bench.hear(ended("first"))
-    assert [a.transfer for a in bench.said(Accept)] == ["third"]
-    assert not bench.did(Connect)
+    bench.hear(expect(25, transfer="second", max_tokens=4))
+    bench.take(PeerDown(P))
+    assert [failed.transfer for failed in bench.said(Failed)] == ["first"]
+    assert bench.did(Connect) == [Connect(peer())]  # for the second
+    assert not bench.said(Accept)
+    bench.take(PeerUp(hello()))
+    assert [a.transfer for a in bench.said(Accept)] == ["second"]
 
 
 def test_room_for_what_each_sample_says_next_is_kept_when_they_join() -> None:

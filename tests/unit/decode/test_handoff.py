@@ -1,4 +1,15 @@
-from common.engine.events import Connect, Note, PeerBarred, PeerDown, PeerUp, Pull, TicketFinal
+from msgspec import structs
+
+from common.engine.events import (
+    Cancel,
+    Connect,
+    Note,
+    PeerBarred,
+    PeerDown,
+    PeerUp,
+    Pull,
+    TicketFinal,
+)
 from common.ids import InstanceId, PageId, TicketId
 from common.messages import (
     Accept,
@@ -87,26 +98,21 @@ def test_a_barred_prefill_side_fails_the_attempt() -> None:
     assert bench.core.idle
 
 
-def test_a_dead_prefill_side_is_left_to_the_gateway() -> None:
+def test_the_gateway_is_told_of_a_prefill_side_that_is_silent_here() -> None:
     bench = Bench()
-    bench.hear(expect(9))
+    bench.hear(expect(9), expect(9, transfer="calling"))
     bench.hear(ready(0), sender=P)
     bench.take(PeerDown(P))
-    assert not bench.said(Failed)
+    told = failed(FailureKind.TRANSFER, "prefill is silent")
+    assert bench.said(Failed, G) == [told, structs.replace(told, transfer="calling")]
+    assert len(bench.did(Cancel)) == 1
     for _ in range(9):
         bench.tick(0.25)
         assert not bench.said(Accept)
-    assert not bench.core.idle
-
-
-def test_one_that_was_only_silent_is_called_again() -> None:
-    bench = Bench(n_pages=3)
-    bench.hear(expect(), expect(transfer="queued"))
-    bench.take(PeerDown(P))
-    bench.take(PeerUp(hello(P)))
-    assert [accept.transfer for accept in bench.said(Accept, P)] == [T]
-    bench.hear(ended())
-    assert [accept.transfer for accept in bench.said(Accept, P)] == ["queued"]
+    bench.hear(ended(), ended("calling"))
+    bench.take(TicketFinal(TicketId(0), ok=False))
+    assert bench.core.idle
+    assert bench.pool.n_held == 0
 
 
 # --- pages -----------------------------------------------------------------------------------
