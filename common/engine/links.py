@@ -391,6 +391,8 @@ class Links:
         self._mailbox.disconnect(instance)
         if link is not None and link.barred is not None:
             return
+        if even_unknown and link is not None and link.up and link.peer is not None:
+            self._remember_silent(link.peer)  # the gateway, too, may judge wrongly
         if link is not None or even_unknown:
             _log.info(line("peer_down", peer=instance))
             self._events.append(PeerDown(instance))

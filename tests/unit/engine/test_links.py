@@ -278,6 +278,17 @@ def test_silence_is_down_and_a_wrong_judgement_is_undone(start: Start) -> None:
     run(d, p, until=p.told(Received(d.id, END)))
 
 
+def test_a_gateways_wrong_judgement_is_undone(start: Start) -> None:
+    g, d, p = start("g", Role.GATEWAY), start("d"), start("p", Role.PREFILL)
+    up(d, p)
+    up(p, g)
+    assert g.links.send(p.id, PeerLost(instance=d.id), g.now)
+    run(g, p, until=p.told(PeerDown(d.id)))
+    p.events.clear()
+    assert d.links.send(p.id, BEAT, d.now)  # it was alive, and takes p for up
+    run(d, p, until=p.told(PeerUp(d.hello)))
+
+
 def test_heartbeats_keep_a_peer_up(start: Start) -> None:
     d, p = start("d"), start("p", Role.PREFILL)
     up(d, p)
