@@ -1,0 +1,29 @@
+"""Servers that many tests share: one start for each configuration."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.servers import RunningServer, serving
+from tests.system.streams import SMALL, connected
+
+
+@pytest.fixture(scope="session")
+def request_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of `server`."""
+    return tmp_path_factory.mktemp("log") / "requests.jsonl"
+
+
+@pytest.fixture(scope="session")
+def server(default_model: Path, request_log: Path) -> Iterator[RunningServer]:
+    """One prefill and one decode worker, in float32, prompts in chunks of 64 tokens."""
+    with serving(default_model, *SMALL, "--request-log", str(request_log)) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[openai.OpenAI]:
+    with connected(server) as made:
+        yield made

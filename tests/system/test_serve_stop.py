@@ -1,0 +1,89 @@
+"""How a server ends: told to, told twice, killed, or never able to start."""
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.servers import baton, launched
+from tests.system.streams import SMALL, streaming
+
+pytestmark = pytest.mark.slow
+AT_ONCE_S = 5.0  # on a machine that does other things too
+
+
+def test_told_twice_it_leaves_at_once(default_model: Path) -> None:
+    with launched(default_model, *SMALL) as server:
+        server.wait_until_ready()
+        with streaming(server, 900) as stream:
+            next(stream)
+            server.process.send_signal(signal.SIGINT)
+            next(stream)
+            server.process.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            server.wait()
+            assert time.monotonic() - began < AT_ONCE_S
+            with pytest.raises((openai.APIError, StopIteration)):
+                while True:
+                    next(stream)
+        server.assert_nothing_left()
+
+
+def test_killed_it_takes_its_workers_with_it(default_model: Path) -> None:
+    with launched(default_model, *SMALL) as server:
+        server.wait_until_ready()
+        assert len(server.processes()) == 3
+        with streaming(server, 900) as stream:
+            next(stream)
+            server.process.kill()
+            server.wait()
+        deadline = time.monotonic() + 2 * AT_ONCE_S
+        while server.processes():
+            assert time.monotonic() < deadline, server.tail()
+            time.sleep(0.05)
+
+
+def test_told_while_it_starts(default_model: Path) -> None:
+    with launched(default_model, *SMALL) as server:
+        while "event=loading" not in server.log():
+            assert server.process.poll() is None, server.tail()
+            time.sleep(0.02)
+        assert server.stop() == 0
+        server.assert_nothing_left()
+
+
+def test_a_port_that_is_taken(default_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with baton(["serve", "--model", str(default_model), "--port", str(port)]) as server:
+            assert server.wait() == 2
+            server.assert_nothing_left()
+            assert server.log() == (
+                f"baton: --host 127.0.0.1 --port {port}: Address already in use; choose another "
+                "with --port\n"
+            )
+
+
+def test_a_pool_that_is_too_small(default_model: Path) -> None:
+    with launched(default_model, "--kv-cache-memory-bytes", "1MiB") as server:
+        assert server.wait(60) == 2
+        server.assert_nothing_left()
+        log = server.log()
+        assert "worker_exited" not in log  # nobody tried again
+        (said,) = {line.partition("event=cannot_start ")[2] for line in log.splitlines()} - {""}
+        assert said == (
+            'detail="--kv-cache-memory-bytes 1048576 holds 32 tokens of KV, and one sequence of '
+            '--max-model-len 8192 needs 188747776 bytes: raise the one or lower the other"'
+        )
+
+
+def test_a_request_log_that_cannot_be_written(default_model: Path) -> None:
+    path = "/proc/nowhere/log"
+    argv = ["serve", "--model", str(default_model), "--port", "0", "--request-log", path]
+    with baton(argv) as server:
+        assert server.wait() == 2
+        server.assert_nothing_left()
+        assert server.log() == f"baton: --request-log {path}: No such file or directory\n"
