@@ -2,7 +2,8 @@
 
 The copy is a memfd, sealed once filled: it has no name, nothing can change it, and it is gone
 with the last process that maps it. Layout: 8 bytes of header length (little-endian), the header
-(msgpack), zeros up to a page's boundary, then the tensors, each at a multiple of 64 bytes.
+(msgpack), zeros up to a page's boundary, then the tensors, each at a multiple of 64 bytes, then
+zeros up to the end of a huge page.
 """
 
 import fcntl
@@ -16,12 +17,12 @@ import msgspec
 import torch
 
 from common.errors import SetupError
+from common.huge_pages import HUGE_BYTES, allocate, map_file, populate
 from common.kernels.matrix import Matrix
 from common.model.packing import Placed, views
 from common.model.rendezvous import Rendezvous
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-_MADV_POPULATE_READ = 22  # Linux 5.14; Python's mmap has no name for it
 
 Filler = Callable[[dict[str, Matrix]], None]
 """Writes every tensor's values. Must not keep a reference to any of them."""
@@ -74,7 +75,7 @@ class SharedWeights:
         )
         self._prefix = len(header).to_bytes(8, "little") + header
         self._base = -(-len(self._prefix) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._n_bytes = self._base + n_bytes
+        self._n_bytes = -(-(self._base + n_bytes) // HUGE_BYTES) * HUGE_BYTES
 
     def open(self, fill: Filler, waiting: Callable[[int], None]) -> dict[str, Matrix]:
         """The tensors, filled here or by another process. Writing to one is a bug; it would
@@ -95,11 +96,8 @@ class SharedWeights:
         fd = os.memfd_create("baton-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             self._allocate(fd)
-            mapping = mmap.mmap(fd, self._n_bytes)
-            mapping[: len(self._prefix)] = self._prefix
-            fill(views(memoryview(mapping)[self._base :], self._placed, self._dtype))
-            mapping.close()  # raises if a tensor is left; the seal needs it closed
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            self._write(fd, fill)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)  # EBUSY while it is mapped
         except BaseException:
             os.close(fd)
             raise
@@ -109,11 +107,16 @@ class SharedWeights:
         """Take all memory now: later, a lack of it would be a signal in the middle of a pass."""
         _check_available(self._n_bytes)
         try:
-            os.posix_fallocate(fd, 0, self._n_bytes)
+            allocate(fd, self._n_bytes)
         except OSError as error:
             raise SetupError(
                 f"no memory for {self._n_bytes} bytes of weights: {error.strerror}"
             ) from error
+
+    def _write(self, fd: int, fill: Filler) -> None:
+        view = map_file(fd, self._n_bytes, shared=True)
+        view[: len(self._prefix)] = self._prefix
+        fill(views(view[self._base :], self._placed, self._dtype))
 
     def _check(self, fd: int) -> None:
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
@@ -128,8 +131,6 @@ class SharedWeights:
     def _map(self, fd: int) -> dict[str, Matrix]:
         # Writable in name only, since torch warns of a read-only buffer: the seal forbids any
         # write to reach the memfd. MAP_POPULATE would therefore copy every page; this does not.
-        mapping = mmap.mmap(fd, self._n_bytes, flags=mmap.MAP_PRIVATE)
-        for advice in (mmap.MADV_HUGEPAGE, _MADV_POPULATE_READ):
-            with suppress(OSError):  # an older kernel: pages are mapped as they are touched
-                mapping.madvise(advice)
-        return views(memoryview(mapping)[self._base :], self._placed, self._dtype)
+        view = map_file(fd, self._n_bytes, shared=False)
+        populate(view)
+        return views(view[self._base :], self._placed, self._dtype)
