@@ -6,17 +6,20 @@ Owns every hold that a sample's table has; what is on its way from a prefill wor
 
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from common.engine.plan import Drawn, PassResult
 from common.errors import InvariantBroken
-from common.ids import InstanceId, PageHash, PageId, StepId, TransferId
+from common.ids import InstanceId, PageHash, PageId, StepId
 from common.kv.pages import PagePool
 from common.kv.prefix import PendingPages, page_hashes
 from common.messages import Limits
+from common.params import FinishReason
 from common.stopping import token_rules
+from decode.claims import Claims
+from decode.forecast import Foresight
 from decode.passes import Pass, Row, build
-from decode.scheduler import Budget, Room, fits, need, turns, victim
+from decode.scheduler import Budget, turns, victim
 from decode.state import Phase, Sample, Table, Transfer, Who, step_fence
 
 
@@ -43,12 +46,15 @@ class _Draft:
 class Compute:
     """The pool as the sequences of one worker use it."""
 
-    def __init__(self, limits: Limits, pool: PagePool, options: DecodeOptions) -> None:
+    def __init__(
+        self, limits: Limits, pool: PagePool, options: DecodeOptions, foresight: Foresight
+    ) -> None:
         self.pool = pool
+        self.claims = Claims(limits, pool, foresight)
+        self.foresight = foresight
         self.pending: PendingPages[Who] = PendingPages()
-        self.active: list[Sample] = []  # they have pages; oldest first
+        self.active = self.claims.active
         self.waiting: list[Sample] = []  # they are to be (re)computed when there is room; the same
-        self.arriving: dict[TransferId, Transfer] = {}  # room is set aside in their trunks
         self._preempted: list[Sample] = []  # not told yet
         self._limits = limits
         self._options = options
@@ -57,41 +63,6 @@ class Compute:
             chunk_tokens=options.chunk_tokens,
             max_num_seqs=limits.max_num_seqs,
         )
-
-    # --- room --------------------------------------------------------------------------------
-
-    def room(self) -> Room:
-        kept = [(s.transfer, len(s.table.pages), s.table.claim) for s in self.active]
-        for t in self.arriving.values():
-            kept.append((t, len(t.trunk.pages) + t.n_arrivals_held, t.trunk.claim))
-        rest = (t.whole_pages - n_pages - claim for t, n_pages, claim in kept)
-        return Room(
-            available_pages=self.pool.n_available,
-            claimed_pages=sum(claim for _, _, claim in kept),
-            rest_pages=max(rest, default=0),
-            n_seqs=len(self.active) + sum(len(t.samples) for t in self.arriving.values()),
-            max_num_seqs=self._limits.max_num_seqs,
-        )
-
-    def claim(
-        self, transfer: Transfer, hashes: Sequence[PageHash], n_tokens: int, n_samples: int
-    ) -> Table | None:
-        """Pin what is here of `hashes` and set room aside for the rest. None: not yet.
-
-        Shared before it is counted: a cached page that is pinned can no longer be had.
-        """
-        found = self.pool.longest_prefix(hashes)
-        wanted = need(transfer, n_tokens, n_samples, shared=len(found), limits=self._limits)
-        room = self.room()
-        if not fits(wanted, room):
-            return None
-        for page in found:
-            self.pool.share(page)
-        if not fits(wanted, replace(room, available_pages=self.pool.n_available)):
-            self.pool.give_back(found)
-            return None
-        n_kv = len(found) * self._limits.page_tokens
-        return Table(list(found), n_kv, len(found), wanted.claim_pages)
 
     def names(self, tokens: Sequence[int], salt: str) -> tuple[PageHash, ...]:
         """Hashes of the full pages; none where nothing is cached."""
@@ -112,8 +83,7 @@ class Compute:
         """Let a waiting sample in; what is here of its prefix is not computed. False: not yet."""
         self._name(sample, sample.n_tokens)
         found = sample.hashes[: self._reusable(sample)]
-        n_samples = 1 + len(sample.followers)
-        table = self.claim(sample.transfer, found, sample.n_tokens, n_samples)
+        table = self.claims.claim(sample, found, (sample, *sample.followers))
         if table is None:
             return False
         self.waiting.remove(sample)
@@ -154,6 +124,13 @@ class Compute:
         self.pool.give_back(sample.table.pages, fence=fence)
         sample.table = Table()
 
+    def no_longer_wanted(self, transfer: Transfer) -> None:
+        """The gateway saw its stop string, or nobody listens: that is its length."""
+        if transfer.phase is Phase.RUNNING:
+            for sample in transfer.samples:
+                if sample.finish is None:
+                    self.foresight.ended(len(sample.outputs), cut=False)
+
     def _preempt(self, sample: Sample) -> None:
         """What it published stays findable; the rest is computed again."""
         self.leave(sample)
@@ -176,7 +153,8 @@ class Compute:
         if not ready:
             return None
         chosen = turns(ready, credit, self._budget)
-        room = self.room()
+        self.claims.parked = chosen.parked
+        room = self.claims.room()
         draft = _Draft(step, chosen.parked, room.available_pages - room.claimed_pages)
         for sample, n_tokens in chosen.rows:
             if not sample.waiting and (sample.gap == 1 or not self._is_coming(sample)):
@@ -246,7 +224,7 @@ class Compute:
             if loser is None:
                 return False
             self._preempt(loser)
-            room = self.room()
+            room = self.claims.room()
             draft.spare = room.available_pages - room.claimed_pages
         sample.table.claim -= promised
         draft.spare -= n_pages - promised
@@ -311,6 +289,8 @@ class Compute:
             n_prompt=len(sample.prompt),
             max_model_len=self._limits.max_model_len,
         )
+        if sample.finish is not None:
+            self.foresight.ended(len(sample.outputs), cut=sample.finish is FinishReason.LENGTH)
 
     def _publish(self, sample: Sample) -> None:
         """Pages that are full of written KV can be found from now on."""
@@ -340,7 +320,7 @@ class Compute:
 
     def check(self) -> None:
         """Raise InvariantBroken unless promises can be kept and the lists are what they say."""
-        room = self.room()
+        room = self.claims.room()
         if room.claimed_pages > room.available_pages:
             raise InvariantBroken(
                 f"{room.claimed_pages} pages promised, {room.available_pages} available"

@@ -43,6 +43,7 @@ from common.messages import (
     TokensAck,
 )
 from decode.compute import Compute, DecodeOptions
+from decode.forecast import Foresight, Lengths
 from decode.intake import Intake
 from decode.outgoing import Outgoing, line
 from decode.passes import Pass
@@ -62,12 +63,19 @@ class _Running:
 class DecodeCore:
     """Single owner of a decode worker's state. Deterministic: same events, same actions."""
 
-    def __init__(self, limits: Limits, pool: PagePool, options: DecodeOptions) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        pool: PagePool,
+        options: DecodeOptions,
+        foresight: Foresight | None = None,
+    ) -> None:
+        """`foresight`: of output lengths; None: they are learnt as they end."""
         self._limits = limits
         self._pool = pool
         self._peers = Peers()
         self._outgoing = Outgoing()
-        self._compute = Compute(limits, pool, options)
+        self._compute = Compute(limits, pool, options, foresight or Lengths())
         self._intake = Intake(
             self._compute, self._outgoing, self._peers, page_tokens=limits.page_tokens
         )
@@ -172,6 +180,7 @@ class DecodeCore:
     def _ended(self, message: End) -> None:
         transfer = self._transfers.get(message.transfer)
         if transfer is not None and transfer.request.attempt <= message.attempt:
+            self._compute.no_longer_wanted(transfer)
             self._transfers.end(transfer)
 
     def _acknowledged(self, sender: InstanceId, message: TokensAck) -> None:
@@ -338,7 +347,7 @@ class DecodeCore:
         to_compute = sum(t.n_tokens for t in local)
         to_compute += sum(s.gap - 1 for s in (*compute.active, *compute.waiting))
         return Load(
-            running=compute.room().n_seqs,
+            running=compute.claims.room().n_seqs,
             waiting=len(self._intake.queued) + len(compute.waiting),
             queued_tokens=to_compute,
         )

@@ -78,14 +78,13 @@ class Intake:
     def _enter(self, transfer: Transfer, now: float) -> bool:
         if transfer.request.prefill is None:
             return self._enter_local(transfer)
-        n_samples = len(transfer.samples)
-        trunk = self._compute.claim(transfer, transfer.hashes, transfer.n_tokens, n_samples)
+        trunk = self._compute.claims.claim(transfer, transfer.hashes, transfer.samples)
         if trunk is None:
             return False
         transfer.trunk = trunk
         transfer.on(Event.ADMITTED)
         del self.queued[transfer.request.transfer]
-        self._compute.arriving[transfer.request.transfer] = transfer
+        self._compute.claims.arriving[transfer.request.transfer] = transfer
         transfer.knock_s = ACCEPT_FIRST_S
         if transfer.request.prefill.instance in self._peers:
             self._knock(transfer, now)
@@ -125,17 +124,17 @@ class Intake:
         return [t for t in self._expected_from(instance) if t.phase is not Phase.HANDED]
 
     def _expected_from(self, instance: InstanceId) -> list[Transfer]:
-        return [t for t in self._compute.arriving.values() if _prefill_of(t) == instance]
+        return [t for t in self._compute.claims.arriving.values() if _prefill_of(t) == instance]
 
     def knock(self, now: float) -> None:
         """Repeat each Accept that is not answered."""
-        for transfer in self._compute.arriving.values():
+        for transfer in self._compute.claims.arriving.values():
             if transfer.knock_at is not None and transfer.knock_at <= now:
                 self._knock(transfer, now)
 
     @property
     def wake_at(self) -> float | None:
-        times = (t.knock_at for t in self._compute.arriving.values())
+        times = (t.knock_at for t in self._compute.claims.arriving.values())
         return min((at for at in times if at is not None), default=None)
 
     def _knock(self, transfer: Transfer, now: float) -> None:
@@ -197,7 +196,7 @@ class Intake:
 
     def fetch_waiting(self) -> None:
         """Whatever somebody else was bringing may be here by now, or may never come."""
-        for transfer in list(self._compute.arriving.values()):
+        for transfer in list(self._compute.claims.arriving.values()):
             if transfer.n_arrivals_held < len(transfer.arrivals):
                 self._fetch(transfer)
 
@@ -287,7 +286,7 @@ class Intake:
         trunk.n_kv = transfer.n_tokens
         trunk.n_published = len(transfer.hashes)
         transfer.arrivals, transfer.n_arrivals_held = [], 0
-        del self._compute.arriving[transfer.request.transfer]
+        del self._compute.claims.arriving[transfer.request.transfer]
         transfer.on(Event.JOINED)
         self._outgoing.release(transfer)
         self._outgoing.note(transfer, "migration_end", pages=transfer.n_pulled)
@@ -297,7 +296,7 @@ class Intake:
     def let_go(self, transfer: Transfer) -> None:
         """Whatever ended it: its pages come back here, those being written behind their ticket."""
         self.queued.pop(transfer.request.transfer, None)
-        self._compute.arriving.pop(transfer.request.transfer, None)
+        self._compute.claims.arriving.pop(transfer.request.transfer, None)
         transfer.knock_at = None
         self._pending.failed(_puller(transfer))
         kept = [a.page for a in transfer.arrivals if a.page is not None and a.ticket is None]

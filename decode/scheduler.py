@@ -3,7 +3,9 @@ answers returned, nothing changed.
 
 Decode never waits for prefill, and pools cannot deadlock, by one rule: room is let out only while
 the admitted sequence that still needs most could be finished beside all room that is promised.
-What running sequences take beyond that, the older can take back from the younger.
+What running sequences take beyond that, the older can take back from the younger. The forecast
+(`decode.forecast`) makes that rare: nobody is let in beside others unless all are expected to fit
+until they have ended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from common.ids import InstanceId
 from common.kv.layout import pages_for
 from common.messages import Expect, Limits
+from decode.forecast import Foresight, Future, rank
 from decode.state import Sample, Transfer
 
 LOOKAHEAD = 4  # handoffs may be in flight for 1/4 more sequences than a pass takes
@@ -66,12 +69,38 @@ class Room:
 
 
 def fits(need: Need, room: Room) -> bool:
-    """The forecast. One request alone is let in however many samples it has."""
+    """Whether there is room now. One request alone is let in however many samples it has."""
     max_seqs = room.max_num_seqs + -(-room.max_num_seqs // LOOKAHEAD)
     if room.n_seqs and room.n_seqs + need.n_seqs > max_seqs:
         return False
     kept = max(room.rest_pages, need.rest_pages)
     return need.claim_pages + kept <= room.available_pages - room.claimed_pages
+
+
+def futures(
+    samples: Sequence[Sample],
+    n_tokens: int,
+    n_shared: int,
+    foresight: Foresight,
+    page_tokens: int,
+) -> list[Future]:
+    """What samples that share `n_tokens` tokens will take; the first stands for all they share.
+
+    `n_shared`: leading pages that others hold too.
+    """
+    n_full = (n_tokens - 1) // page_tokens
+    made: list[Future] = []
+    for sample in samples:
+        n_said = len(sample.outputs)
+        place = rank(sample.transfer.arrival + sample.number)
+        n_left = foresight.predict(n_said, most_outputs(sample), place) - n_said
+        made.append(Future(n_tokens, n_left, n_full if made else min(n_shared, n_full)))
+    return made
+
+
+def most_outputs(sample: Sample) -> int:
+    """What it may say at most, and has not said yet."""
+    return max(sample.params.max_tokens, len(sample.outputs) + 1)
 
 
 def in_order(transfers: Sequence[Transfer]) -> list[Transfer]:

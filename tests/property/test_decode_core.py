@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.decode.builders import Bench, G
+from tests.unit.decode.builders import Bench, Blind, G
 from tests.unit.decode.prefill import Prefiller
 from tests.unit.decode.real_prefill import RealPrefiller
 from tests.unit.decode.world import Weather, World
@@ -28,6 +28,7 @@ class Scenario:
     cache: bool = True
     credit_tokens: int | None = None
     stormy: bool = False
+    blind: bool = False
     n_requests: int = 20
 
 
@@ -43,6 +44,7 @@ SCENARIOS = st.builds(
     cache=st.booleans(),
     credit_tokens=st.sampled_from((None, 1, 3, 20)),
     stormy=st.booleans(),
+    blind=st.booleans(),
 )
 
 
@@ -57,6 +59,7 @@ def world(scenario: Scenario, *, real_prefill: bool = False) -> World:
         chunk_tokens=scenario.chunk_tokens,
         cache=scenario.cache,
         peers=(G,),
+        foresight=Blind() if scenario.blind else None,
     )
     weather = STORM if scenario.stormy else Weather()
     make_prefill = RealPrefiller if real_prefill else Prefiller
@@ -96,7 +99,7 @@ def calm_down(w: World) -> None:
 @settings(max_examples=10, deadline=None)
 @given(SCENARIOS)
 @example(Scenario(seed=1, stormy=True, n_requests=100))
-@example(Scenario(seed=2, stormy=True, n_requests=60, more_pages=20, max_num_seqs=6))
+@example(Scenario(seed=2, stormy=True, n_requests=60, more_pages=20, max_num_seqs=6, blind=True))
 def test_the_right_tokens_arrive_and_no_page_is_left(scenario: Scenario) -> None:
     w = world(scenario)
     traffic(w, scenario.n_requests)

@@ -41,6 +41,7 @@ from common.messages import (
 from common.params import FinishReason, SamplingParams
 from decode.compute import DecodeOptions
 from decode.core import DecodeCore
+from decode.forecast import Foresight
 
 G = InstanceId("gateway")
 P = InstanceId("prefill")
@@ -155,6 +156,16 @@ def hashes(tokens: tuple[int, ...] | int, page_tokens: int = 4) -> tuple[PageHas
     return page_hashes(ids, page_tokens, fingerprint=FINGERPRINT, salt="")
 
 
+class Blind:
+    """Expects every sequence to end with its next token: whoever fits now is let in."""
+
+    def ended(self, n_said: int, *, cut: bool) -> None:
+        pass
+
+    def predict(self, n_said: int, most: int, rank: float) -> int:  # noqa: ARG002  the protocol's
+        return n_said + 1
+
+
 class Bench:
     """Knows one gateway and one prefill worker from the start, unless told otherwise."""
 
@@ -170,6 +181,7 @@ class Bench:
         chunk_tokens: int = 8,
         cache: bool = True,
         peers: tuple[InstanceId, ...] = (G, P),
+        foresight: Foresight | None = None,
     ) -> None:
         limits = Limits(
             n_pages=n_pages,
@@ -184,7 +196,7 @@ class Bench:
         )
         self.page_tokens = page_tokens
         self.pool = PagePool(n_pages, np.zeros(n_pages, np.uint64))
-        self.core = DecodeCore(limits, self.pool, options)
+        self.core = DecodeCore(limits, self.pool, options, foresight)
         self.now = 0.0
         self.wake_at: float | None = None
         self.actions: tuple[Action, ...] = ()

@@ -1,7 +1,19 @@
 from common.engine.events import Connect, Drain, Note, PeerDown, PeerUp
 from common.ids import InstanceId
-from common.messages import Accept, Accepted, Failed, Refused, Release, Resume
-from tests.unit.decode.builders import Bench, G, P, T, ended, expect, handoff, hello, peer, ready
+from common.messages import Accept, Accepted, Failed, Heartbeat, Refused, Release, Resume
+from tests.unit.decode.builders import (
+    Bench,
+    Blind,
+    G,
+    P,
+    T,
+    ended,
+    expect,
+    handoff,
+    hello,
+    peer,
+    ready,
+)
 
 A1 = Accepted(transfer=T, attempt=1)
 
@@ -82,12 +94,82 @@ def test_claims_not_pages_are_given_out() -> None:
 
 
 def test_the_room_that_one_sequence_needs_to_finish_is_not_given_out() -> None:
-    bench = Bench(n_pages=16, max_num_seqs=8)
+    bench = Bench(n_pages=16, max_num_seqs=8, foresight=Blind())
     for n in range(5):
         bench.hear(expect(6, transfer=f"t{n}", max_tokens=20))  # 2 now, 5 more to finish
     assert [len(bench.said(Accept, P))] == [1]  # t4: 5 x 2 + 5 = 15 of 16
     bench.hear(expect(6, transfer="t5", max_tokens=20))
     assert not bench.said(Accept)
+
+
+def said(bench: Bench, transfer: str, n_said: int) -> None:
+    """Take a local request of one sample to its end."""
+    bench.hear(expect(1, transfer=transfer, prefill=None, max_tokens=30, end=(99,)))
+    for _ in range(n_said - 1):
+        bench.done(50)
+    bench.done(99)
+    bench.hear(ended(transfer))
+
+
+def test_nobody_is_let_in_who_would_not_fit_until_all_have_ended() -> None:
+    bench = Bench(n_pages=16, cache=False)
+    for n in range(3):
+        bench.hear(expect(6, transfer=f"t{n}", max_tokens=20))  # 2 pages now, 7 in the end
+    assert not bench.said(Accept)  # 14 of 16, and nothing is known of lengths yet
+    bench.hear(ended("t0"))
+    assert [a.transfer for a in bench.said(Accept, P)] == ["t2"]
+
+
+def test_lengths_are_learnt_from_those_that_ended() -> None:
+    bench = Bench(n_pages=16, cache=False)
+    for n in range(40):
+        said(bench, f"s{n}", 3)
+    for n in range(5):
+        bench.hear(expect(6, transfer=f"t{n}", max_tokens=20))  # 2 pages, if it says 3 tokens
+    assert [a.transfer for a in bench.said(Accept, P)] == ["t4"]  # 5 x 2, and 5 for one to go on
+
+
+def test_a_sequence_that_the_gateway_ends_has_said_what_it_has() -> None:
+    bench = Bench(n_pages=16, cache=False)
+    for n in range(40):
+        bench.hear(expect(1, transfer=f"s{n}", prefill=None, max_tokens=30))
+        bench.done(50)
+        bench.hear(ended(f"s{n}"))
+        bench.done(50)
+    for n in range(3):
+        bench.hear(expect(6, transfer=f"t{n}", max_tokens=20))
+    assert [a.transfer for a in bench.said(Accept, P)] == ["t2"]
+
+
+def test_one_that_is_cut_off_says_nothing_of_longer_ones() -> None:
+    bench = Bench(n_pages=16, cache=False)
+    for n in range(40):
+        bench.hear(expect(1, transfer=f"s{n}", prefill=None, max_tokens=1))
+        bench.done(50)
+        bench.hear(ended(f"s{n}"))
+    for n in range(3):
+        bench.hear(expect(6, transfer=f"t{n}", max_tokens=20))
+    assert not bench.said(Accept)
+
+
+def test_pages_that_are_shared_are_forecast_once() -> None:
+    """7 pages each in the end, of which 3 are the same: 3 + 3 x 4 of 15."""
+    bench = Bench(n_pages=15, chunk_tokens=16)
+    for n in range(3):
+        bench.hear(expect(16, transfer=f"t{n}", prefill=None, max_tokens=12))
+    bench.done(50)
+    bench.done(50, 50)
+    assert [d.transfer for d in bench.plan.draws] == ["t0", "t1", "t2"]
+
+
+def test_whoever_is_parked_holds_nobody_up() -> None:
+    bench = Bench(n_pages=10, peers=(G, InstanceId("gateway-2"), P), cache=False)
+    bench.hear(Heartbeat(transfers=(), credit_tokens=1))
+    bench.hear(expect(6, transfer="parked", prefill=None, max_tokens=20))  # 7 pages in the end
+    bench.done(50)
+    assert bench.launched is None
+    bench.hear(expect(6, transfer="other", max_tokens=10), sender=InstanceId("gateway-2"))
+    assert [a.transfer for a in bench.said(Accept, P)] == ["other"]
 
 
 def test_the_first_in_line_is_not_passed_by_smaller_ones() -> None:
@@ -110,7 +192,7 @@ def test_recovering_before_new() -> None:
 
 
 def test_preempted_before_recovering() -> None:
-    bench = Bench(n_pages=8, cache=False)
+    bench = Bench(n_pages=8, cache=False, foresight=Blind())
     bench.hear(expect(8, transfer="t1", prefill=None, max_tokens=13))
     bench.done(50)
     bench.hear(expect(8, transfer="t2", prefill=None, max_tokens=13))

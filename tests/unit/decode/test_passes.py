@@ -6,7 +6,7 @@ from common.engine.events import Launch, Note
 from common.engine.plan import Draw, Drawn, PassResult, ScorePrompt
 from common.messages import Resume, TokenRun
 from common.params import FinishReason, TokenLogprob
-from tests.unit.decode.builders import Bench, T, U, ended, expect, run
+from tests.unit.decode.builders import Bench, Blind, T, U, ended, expect, run
 
 
 def rows(bench: Bench) -> list[list[int]]:
@@ -205,7 +205,7 @@ def test_a_prompt_of_one_token_and_pages_of_one_token() -> None:
 
 
 def two_in_a_pool_for_one_and_a_half() -> Bench:
-    bench = Bench(n_pages=8, cache=False)
+    bench = Bench(n_pages=8, cache=False, foresight=Blind())
     for name in ("t1", "t2"):
         bench.hear(expect(8, transfer=name, prefill=None, max_tokens=13))
         bench.done(*(50 for _ in bench.plan.draws))
@@ -233,7 +233,7 @@ def test_the_youngest_gives_way_and_comes_back_with_the_same_tokens() -> None:
 
 def test_one_that_cannot_grow_waits_for_the_older() -> None:
     """It keeps what it has: an older one takes it when it must."""
-    bench = Bench(n_pages=10, chunk_tokens=16, cache=False)
+    bench = Bench(n_pages=10, chunk_tokens=16, cache=False, foresight=Blind())
     bench.hear(expect(8, transfer="t1", prefill=None, max_tokens=13))
     bench.done(50)
     bench.hear(expect(11, transfer="t2", prefill=None, max_tokens=13))
@@ -247,7 +247,7 @@ def test_one_that_cannot_grow_waits_for_the_older() -> None:
 
 
 def test_published_pages_of_a_preempted_sequence_are_found_again() -> None:
-    bench = Bench(n_pages=9, chunk_tokens=16)
+    bench = Bench(n_pages=9, chunk_tokens=16, foresight=Blind())
     bench.hear(expect(8, transfer="t1", prefill=None, max_tokens=17))
     bench.done(50)
     bench.hear(expect(tuple(range(20, 28)), transfer="t2", prefill=None, max_tokens=17))

@@ -1,0 +1,87 @@
+"""Who has pages, or room set aside, in the pool of one worker; and whether there is room for more.
+
+Must give no page back but one that it pinned itself: holds are `decode.compute`'s and
+`decode.intake`'s.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+
+from common.ids import PageHash, PageId, TransferId
+from common.kv.pages import PagePool
+from common.messages import Limits
+from decode.forecast import Foresight, Future, peak_pages
+from decode.scheduler import Room, fits, futures, need
+from decode.state import Sample, Table, Transfer
+
+
+class Claims:
+    """Sequences that were let in."""
+
+    def __init__(self, limits: Limits, pool: PagePool, foresight: Foresight) -> None:
+        self.active: list[Sample] = []  # they have pages; oldest first
+        self.arriving: dict[TransferId, Transfer] = {}  # room is set aside in their trunks
+        self.parked: tuple[Sample, ...] = ()  # of the active, as the last pass was composed
+        self._limits = limits
+        self._pool = pool
+        self._foresight = foresight
+
+    def room(self) -> Room:
+        kept = [(s.transfer, len(s.table.pages), s.table.claim) for s in self.active]
+        for t in self.arriving.values():
+            kept.append((t, len(t.trunk.pages) + t.n_arrivals_held, t.trunk.claim))
+        rest = (t.whole_pages - n_pages - claim for t, n_pages, claim in kept)
+        return Room(
+            available_pages=self._pool.n_available,
+            claimed_pages=sum(claim for _, _, claim in kept),
+            rest_pages=max(rest, default=0),
+            n_seqs=len(self.active) + sum(len(t.samples) for t in self.arriving.values()),
+            max_num_seqs=self._limits.max_num_seqs,
+        )
+
+    def claim(
+        self, holder: Transfer | Sample, hashes: Sequence[PageHash], samples: Sequence[Sample]
+    ) -> Table | None:
+        """Pin what is here of `hashes` and set room aside for the rest. None: not yet.
+
+        `holder` has the tokens that the samples share. Shared before it is counted: a cached page
+        that is pinned can no longer be had.
+        """
+        found = self._pool.longest_prefix(hashes)
+        transfer, n_tokens = samples[0].transfer, holder.n_tokens
+        wanted = need(transfer, n_tokens, len(samples), shared=len(found), limits=self._limits)
+        room = self.room()
+        if not fits(wanted, room):
+            return None
+        for page in found:
+            self._pool.share(page)
+        fits_now = fits(wanted, replace(room, available_pages=self._pool.n_available))
+        if not fits_now or (room.n_seqs and not self._will_fit(found, n_tokens, samples)):
+            self._pool.give_back(found)
+            return None
+        n_kv = len(found) * self._limits.page_tokens
+        return Table(list(found), n_kv, len(found), wanted.claim_pages)
+
+    def _will_fit(self, found: Sequence[PageId], n_tokens: int, samples: Sequence[Sample]) -> bool:
+        """The forecast: whether the pool can hold these, and who is in it, until they have ended.
+
+        Preempted ones are in it by now, or held up: they come before whoever else asks. Whoever
+        is parked would give way, and does not count. Pages that several hold come back from none.
+        """
+        holders = [(s.table.pages, s.n_tokens, (s, *s.followers)) for s in self.active]
+        holders += [(t.pages, t.n_tokens, tuple(t.samples)) for t in self.arriving.values()]
+        holders.append((list(found), n_tokens, tuple(samples)))
+        n_own = 0
+        batch: list[Future] = []
+        for pages, n, of in holders:
+            n_shared = self._n_shared(pages)
+            n_own += len(pages) - n_shared
+            if of[0] not in self.parked:
+                batch += futures(of, n, n_shared, self._foresight, self._limits.page_tokens)
+        elsewhere = self._pool.n_held - n_own
+        return elsewhere + peak_pages(batch, self._limits.page_tokens) <= self._limits.n_pages
+
+    def _n_shared(self, pages: Sequence[PageId]) -> int:
+        """Leading pages that others hold too: whoever holds a page holds what precedes it."""
+        return bisect_left(pages, 1, key=lambda page: self._pool.refcount(page) <= 1)
