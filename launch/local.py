@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 GOODBYE_MS = 100  # for the last messages to leave
 CONNECTIONS_S = 2  # for the last answers to leave
+SETTLE_S = 0.1  # for workers to say that they have joined: the address is the last line
 
 _log = logging.getLogger(__name__)
 
@@ -149,6 +150,7 @@ class _Server:
         config = self._config
         wanted = {Role.PREFILL: config.prefill.workers, Role.DECODE: config.decode.workers}
         await self._engine.up(wanted)
+        await asyncio.sleep(SETTLE_S)
         host, port = listener.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         _log.info(

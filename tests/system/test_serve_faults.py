@@ -1,5 +1,7 @@
 """Workers come and go under streams in flight: every stream has the right end all the same."""
 
+import http.client
+import json
 import os
 import re
 import signal
@@ -7,7 +9,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import openai
 import pytest
 
 from tests.api_client import metrics, until
@@ -109,11 +113,26 @@ def _for_worker(options: tuple[str, ...]) -> list[str]:
     return [word for pair in pairs if not pair[0].startswith("--prefill.") for word in pair]
 
 
+def get(server: RunningServer, path: str) -> tuple[int, dict[str, Any], dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = json.loads(answer.read())
+    connection.close()
+    return answer.status, body, dict(answer.headers)
+
+
 def test_told_to_stop_it_finishes_what_is_in_flight(mortal: RunningServer) -> None:
-    undisturbed = ask(mortal, 20, "Count: one, two,")
-    with streaming(mortal, 20, "Count: one, two,") as stream:
+    undisturbed = ask(mortal, 40, "Count: one, two,")
+    with streaming(mortal, 40, "Count: one, two,") as stream:
         begun = [next(stream)]
         mortal.process.send_signal(signal.SIGINT)
+        until(lambda: not mortal.is_ready(), "it drains")
+        status, state, headers = get(mortal, "/ready")
+        assert (status, state["draining"], headers["retry-after"]) == (503, True, "1")
+        assert get(mortal, "/health")[0] == 200
+        with pytest.raises(openai.InternalServerError, match="the server is stopping"):
+            ask(mortal, 1, "too late")
         assert text_of(begun + list(stream)) == undisturbed
     assert mortal.wait() == 0
     mortal.assert_nothing_left()
