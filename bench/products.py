@@ -1,0 +1,161 @@
+"""The model's products one by one, beside what memory and matrix units give at the same moment.
+
+    python -m bench.products [--threads 2] [--dtypes bfloat16 float32] [--rows 1 8 32 256 2048]
+
+The shapes are SmolLM2-135M's. Each kind has as many copies as make 256 MB, in memory like the
+workers', so that no cache holds the weights. A product's floor is its weights' bytes over the rate
+of reading memory, or its operations over the rate of torch's 2048 x 2048 x 2048 product if that is
+more. The last line is JSON. Drives `common` only.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from common.huge_pages import allocate, map_file
+from common.kernels import ops
+from common.kernels.matrix import Matrix, PackedMatrix, blocks_shape, packs
+from common.kernels.path import kernels
+
+COLD_BYTES = 256 << 20
+LARGE = 2048
+SAMPLES = 7
+MIN_SAMPLE_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    name: str
+    n_inputs: int
+    n_outputs: int
+    gated: bool = False
+
+
+KINDS = (
+    Kind("qkv", 576, 960),
+    Kind("o", 576, 576),
+    Kind("gate_up", 576, 3072, gated=True),
+    Kind("down", 1536, 576),
+    Kind("lm_head", 576, 49152),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    dtype: str
+    product: str
+    rows: int
+    us: float
+    gb_per_s: float
+    gflop_per_s: float
+    over_floor: float
+
+
+def matrices(kind: Kind, dtype: torch.dtype, memory: memoryview) -> list[Matrix]:
+    """Copies side by side, until the memory is full."""
+    shape = (kind.n_outputs, kind.n_inputs)
+    packed = packs(dtype)
+    stored = blocks_shape(shape, dtype, gated=kind.gated) if packed else shape
+    count = torch.Size(stored).numel()
+    n_bytes = count * dtype.itemsize
+    copies: list[Matrix] = []
+    for at in range(0, COLD_BYTES - n_bytes + 1, n_bytes):
+        tensor = torch.frombuffer(memory, dtype=dtype, count=count, offset=at).view(stored)
+        copies.append(PackedMatrix.over(tensor, shape, gated=kind.gated) if packed else tensor)
+    return copies
+
+
+def run(kind: Kind, matrix: Matrix, x_TI: Tensor) -> Tensor:
+    if kind.name == "lm_head":
+        return ops.logits(x_TI, matrix)
+    return (ops.swiglu if kind.gated else ops.linear)(x_TI, matrix, None)
+
+
+def seconds(calls: Sequence[Callable[[], object]]) -> float:
+    """Of one call, in the median of samples that go on through the list from where one ended."""
+    at, samples = 0, list[float]()
+    for _ in range(SAMPLES + 1):  # the first warms up
+        began, n = time.perf_counter(), 0
+        while (spent := time.perf_counter() - began) < MIN_SAMPLE_S or not n:
+            calls[at]()
+            at, n = (at + 1) % len(calls), n + 1
+        samples.append(spent / n)
+    return statistics.median(samples[1:])
+
+
+def floors(dtype: torch.dtype, memory: memoryview) -> tuple[float, float]:
+    """Bytes a second that memory gives, operations a second of a large product."""
+    cold = torch.frombuffer(memory, dtype=torch.float32)
+    a, b = torch.ones(LARGE, LARGE, dtype=dtype), torch.ones(LARGE, LARGE, dtype=dtype)
+    read = COLD_BYTES / seconds([cold.sum])
+    return read, 2 * LARGE**3 / seconds([partial(torch.mm, a, b)])
+
+
+def measure(kind: Kind, dtype: torch.dtype, n_rows: int, memory: memoryview) -> Row:
+    calls = [
+        partial(run, kind, matrix, torch.ones(n_rows, kind.n_inputs, dtype=dtype))
+        for matrix in matrices(kind, dtype, memory)
+    ]
+    n_bytes = kind.n_inputs * kind.n_outputs * dtype.itemsize
+    n_operations = 2 * n_rows * kind.n_inputs * kind.n_outputs
+    read, rate = floors(dtype, memory)
+    took = seconds(calls)
+    return Row(
+        dtype=str(dtype).removeprefix("torch."),
+        product=kind.name,
+        rows=n_rows,
+        us=round(took * 1e6, 1),
+        gb_per_s=round(n_bytes / took / 1e9, 1),
+        gflop_per_s=round(n_operations / took / 1e9, 1),
+        over_floor=round(took / max(n_bytes / read, n_operations / rate), 2),
+    )
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32, 256, 2048])
+    given = parser.parse_args()
+    ops.set_threads(given.threads)
+    fd = os.memfd_create("bench-products")
+    allocate(fd, COLD_BYTES)
+    memory = map_file(fd, COLD_BYTES, shared=True)
+    rows: list[Row] = []
+    for dtype in (getattr(torch, name) for name in given.dtypes):
+        read, rate = floors(dtype, memory)
+        print(
+            f"{kernels()}, {given.threads} threads, {dtype}: memory {read / 1e9:.1f} GB/s, "
+            f"large product {rate / 1e9:.0f} GFLOP/s"
+        )
+        for kind in KINDS:
+            for n_rows in given.rows:
+                if kind.name == "lm_head" and n_rows > 256:
+                    continue  # logits of few rows are wanted at once
+                row = measure(kind, dtype, n_rows, memory)
+                rows.append(row)
+                print(
+                    f"{row.product:8} x {n_rows:4}: {row.us:9.1f} us {row.gb_per_s:6.1f} GB/s "
+                    f"{row.gflop_per_s:7.1f} GFLOP/s, {row.over_floor:.2f} x floor",
+                    flush=True,
+                )
+    print(
+        json.dumps(
+            {"kernels": kernels(), "threads": given.threads, "rows": [asdict(row) for row in rows]}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
