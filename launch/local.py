@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GOODBYE_MS = 100  # for the last messages to leave
+KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that none is cut under a request
 CONNECTIONS_S = 2  # for the last answers to leave
 SETTLE_S = 0.1  # for workers to say that they have joined: the address is the last line
 
@@ -136,6 +137,7 @@ class _Server:
                 http="httptools",
                 ws="none",
                 lifespan="off",
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=CONNECTIONS_S,
             )
         )

@@ -15,7 +15,7 @@ from common.errors import InvariantBroken
 from common.ids import TransferId
 from common.messages import Expect, Failed, FailureKind, FinishReason, Refused
 from launch.gateway.text.load import TextModel
-from tests.unit.gateway.scripted import Said, Served, serving
+from tests.unit.gateway.scripted import Said, Served, serving, until
 
 JSON = {"content-type": "application/json"}
 MIB = 2**20
@@ -229,6 +229,20 @@ def test_a_pass_that_keeps_failing_ends_the_answer_in_words(smollm2: TextModel) 
         whole = await served.post("/v1/completions", prompt="a")
         assert error(whole, 503)["message"] == "the model's pass failed: boom"
         failing.cancel()
+
+    run(smollm2, test)
+
+
+def test_a_server_that_stops_says_so_instead_of_the_rest(smollm2: TextModel) -> None:
+    async def test(served: Served) -> None:
+        served.worker.silent = True
+        body = {"prompt": "a", "stream": True}
+        waiting = asyncio.create_task(served.client.post("/v1/completions", json=body))
+        await until(lambda: len(served.worker.jobs) == 1)
+        served.engine.close()
+        assert '"message":"the server is shutting down"' in (await waiting).text
+        late = await served.post("/v1/completions", prompt="a")
+        assert error(late, 503)["message"] == "the server is shutting down"
 
     run(smollm2, test)
 
