@@ -24,6 +24,7 @@ import torch
 from common.engine.plan import Draw, PassPlan, Piece, pack
 from common.engine.runner import Runner
 from common.ids import PageId, TransferId
+from common.kernels import ops
 from common.kv.cache import TORCH_DTYPES, KVCache
 from common.kv.layout import KVSpec, pages_for
 from common.messages import SamplingParams
@@ -192,7 +193,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    ops.set_threads(options.threads)
     rows: list[Row] = []
     for dtype in options.dtypes:
         bench = Bench(load_model(options.model, TORCH_DTYPES[dtype], None, 4096), dtype)
