@@ -16,7 +16,7 @@ from common.kv.prefix import PendingPages, page_hashes
 from common.messages import HandedToken, PageRef, Prefill
 from common.stopping import token_rules
 from prefill.scheduler import Chunk
-from prefill.state import Phase, Prompt
+from prefill.state import Phase, Prompt, prompt_top
 
 Key = tuple[TransferId, int]
 
@@ -40,7 +40,7 @@ class Compute:
         The last token is always computed (its logits draw the first output), and so is the whole
         prompt where its log-probabilities are asked for.
         """
-        if not self._cache or request.params.prompt_logprobs is not None:
+        if not self._cache or prompt_top(request) is not None:
             return (), 0
         hashes = page_hashes(
             tokens, self.page_tokens, fingerprint=self._fingerprint, salt=request.salt
@@ -98,7 +98,7 @@ class Compute:
         scores: list[ScorePrompt] = []
         for chunk, piece in zip(chunks, pieces, strict=True):
             prompt, request = chunk.prompt, chunk.prompt.request
-            n_top = request.params.prompt_logprobs
+            n_top = prompt_top(request)
             targets = prompt.tokens[prompt.planned + 1 : chunk.end + 1]
             if n_top is not None and targets:
                 scores.append(

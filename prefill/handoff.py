@@ -6,7 +6,7 @@ Release, by End or by the reader's loss. An End frees at once, even while the re
 generation it checks after the copy protects it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from common.ids import InstanceId, PageId, TransferId
@@ -71,7 +71,7 @@ class Leases:
         if lease is not None:
             self._pool.give_back(lease.pages)
 
-    def end_unlisted(self, reader: InstanceId, listed: set[Key]) -> list[Key]:
+    def end_unlisted(self, reader: InstanceId, listed: Collection[Key]) -> list[Key]:
         """The reader's digest came: what it does not list has lapsed. Returns what ended."""
         return self._end_where(lambda k, lease: lease.reader == reader and k not in listed)
 

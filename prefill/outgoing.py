@@ -4,7 +4,7 @@ from common.messages import Failed, FailureKind, Handoff, Listed, PagesReady, To
 from common.messages import Phase as WirePhase
 from common.params import TokenLogprob
 from prefill.handoff import Lease
-from prefill.state import Phase, Prompt
+from prefill.state import Phase, Prompt, prompt_top
 
 
 def pages_ready(prompt: Prompt, lease: Lease) -> PagesReady:
@@ -53,9 +53,7 @@ def first_tokens(prompt: Prompt) -> Tokens:
 
 def _scores(prompt: Prompt) -> tuple[TokenLogprob | None, ...] | None:
     """Of the prompt's tokens, where asked for; none for the first."""
-    if prompt.request.params.prompt_logprobs is None:
-        return None
-    return (None, *prompt.scored)
+    return None if prompt_top(prompt.request) is None else (None, *prompt.scored)
 
 
 def failed(prompt: Prompt) -> Failed:

@@ -56,6 +56,12 @@ NEXT: dict[tuple[Phase, Event], Phase] = {
 }
 
 
+def prompt_top(request: Prefill) -> int | None:
+    """Alternatives to report per prompt token; None: they are not wanted, or the client has them
+    since an earlier attempt."""
+    return None if request.samples[0].outputs else request.params.prompt_logprobs
+
+
 @dataclass(slots=True, eq=False)
 class Prompt:
     """One attempt of one transfer. Everything that is known of it, in one place."""

@@ -23,8 +23,8 @@ class GatewayOptions:
     """What the operator set."""
 
     max_requests: int = 4096  # prompts in flight; beyond: 429
-    recovery_s: float = 60.0  # without progress before a started answer is given up
-    admission_s: float = 10.0  # for a request that no worker has taken yet
+    recovery_s: float = 60.0  # of trouble without progress before a started answer is given up
+    admission_s: float = 10.0  # the same for a request that no worker has taken yet
     credit_tokens: int = 65_536  # that one worker may have unacknowledged here
 
 
@@ -134,6 +134,8 @@ class Attempts:
         chosen = self._fleet.route(demand, now, transfer.avoid)
         if chosen is None:
             transfer.retry_at = now + RETRY_S[-1]
+            if transfer.troubled_since is None:
+                transfer.troubled_since = now
             return
         hello = self._fleet.hello
         del self.unrouted[transfer.transfer]

@@ -89,7 +89,7 @@ class GatewayCore:
     def _take(self, event: GatewayEvent, now: float) -> None:
         match event:
             case Submit(generate):
-                self._submit(generate, now)
+                self._submit(generate)
             case StopSample(request, sample):
                 self._stop(request, sample)
             case Quit(request):
@@ -108,7 +108,7 @@ class GatewayCore:
 
     # --- clients -----------------------------------------------------------------------------
 
-    def _submit(self, generate: Generate, now: float) -> None:
+    def _submit(self, generate: Generate) -> None:
         if len(self._requests) >= self._options.max_requests:
             limit = self._options.max_requests
             error = Overloaded(f"{limit} requests of {limit} are in flight", retry_after_s=1.0)
@@ -116,7 +116,6 @@ class GatewayCore:
             return
         request = self._requests[generate.request] = Request(generate)
         transfer = self._attempts.open(request, [Sample(n) for n in range(generate.n)])
-        transfer.troubled_since = now  # until it is accepted
         self._out.note(transfer, "received", {"request": generate.request})
 
     def _stop(self, request_id: RequestId, number: int) -> None:

@@ -74,7 +74,7 @@ class Transfer:
     early: dict[tuple[int, int], TokenRun] = field(  # (sample, index): before the prompt's scores
         default_factory=dict[tuple[int, int], TokenRun]
     )
-    troubled_since: float | None = None  # of the first failure without progress since
+    troubled_since: float | None = None  # a failure, or no workers; without progress since
     failures: int = 0  # without progress since
     compute_failures: int = 0  # of these, passes that raised
     retry_at: float | None = None  # when UNROUTED: try again
