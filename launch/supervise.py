@@ -130,9 +130,9 @@ class Supervisor:
 
 def _thread_limits(threads: int) -> dict[str, str]:
     """Read by the maths libraries when they are loaded, so set before the process starts."""
-    return dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)
-    )
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    # Workers share a host's cores: threads that spin while they wait would take them from others.
+    return {**dict.fromkeys(names, str(threads)), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def _signal(process: Process, number: signal.Signals) -> None:
