@@ -29,3 +29,57 @@ class Matrix:
 
 def multiply(matrix: Matrix, x: int, n_rows: int, bias: int, out: int, out_float32: bool) -> None:
     """Rows x of the matrix's dtype, contiguous; `bias` 0: none; `out` bfloat16 or float32."""
+
+class Pages:
+    """Where the pages of a pool hold a layer's keys and values (`paged.PageGeometry`)."""
+
+    def __init__(
+        self, n_pages: int, page_tokens: int, n_kv_heads: int, head_dim: int, stride: int
+    ) -> None: ...
+
+class AttentionPlan:
+    """What a pass attends to, in tasks (`attention.h`); its arrays must outlive it."""
+
+    def __init__(
+        self,
+        start_B1: int,
+        len_B: int,
+        tables_BM: int,
+        n_sequences: int,
+        table_width: int,
+        pages: Pages,
+        n_rep: int,
+    ) -> None:
+        """`n_rep`: query heads a KV head. IndexError: rows or pages that are not there."""
+
+class Turns:
+    """How far rows are rotated and where they are written; the arrays must outlive it."""
+
+    def __init__(
+        self, cos_sin: int, n_positions: int, positions: int, slots: int, n_rows: int, pages: Pages
+    ) -> None:
+        """IndexError: positions or slots that are not there."""
+
+def turn_and_write(
+    turns: Turns, float32: bool, q: int, n_heads: int, k: int, v: int, v_stride: int,
+    page_k: int, page_v: int,
+) -> None:  # fmt: skip
+    """Rotates q and k, contiguous, in place; rows of v are `v_stride` elements apart."""
+
+def attend(plan: AttentionPlan, float32: bool, q: int, page_k: int, page_v: int, out: int) -> None:
+    """q and out contiguous [T, N, D]; `page_k` and `page_v`: the layer's first key and value."""
+
+def turn_write_attend(
+    plan: AttentionPlan, turns: Turns, float32: bool, qkv: int, q_norm: int, k_norm: int,
+    eps: float, page_k: int, page_v: int, out: int,
+) -> None:  # fmt: skip
+    """Both, from rows of q, k and v side by side, which are overwritten; no norm is 0."""
+
+def norm(
+    float32: bool, x: int, residual: int, weight: int, eps: float, n_rows: int, n: int, out: int,
+    total: int,
+) -> None:  # fmt: skip
+    """`residual` 0: none, and `total` is unused. All rows contiguous."""
+
+def argmax(logits: int, n_rows: int, n: int, out: int) -> None:
+    """Of float32 rows the first largest, int64; -1 where that is not finite or a logit is NaN."""

@@ -38,6 +38,7 @@ NB_MODULE(_native, m) {
   m.def("set_isa", set_isa);
   m.def("set_threads", set_threads, nb::call_guard<nb::gil_scoped_release>());
   m.def("n_threads", &baton::n_threads);
+  baton::bind_attention(m);
   baton::bind_products(m);
   baton::bind_rowwise(m);
 }
