@@ -26,9 +26,11 @@ _STEP_BYTES = 4  # of one output: a float32 or two bfloat16
 class PackedMatrix:
     """Read-only but for `write`, which expects memory that was zero."""
 
-    blocks: Tensor
+    blocks: Tensor = field(repr=False)
+    dtype: torch.dtype
     n_outputs: int
     n_inputs: int
+    n_products: int  # columns of a product: of a gated matrix half as many as outputs
     gated: bool
     native: "native.lib.Matrix" = field(repr=False)
 
@@ -36,14 +38,17 @@ class PackedMatrix:
     def over(cls, blocks: Tensor, shape: Sequence[int], *, gated: bool) -> Self:
         """`blocks`: of `blocks_shape`, contiguous."""
         n_outputs, n_inputs = shape
+        n_products = n_outputs // 2 if gated else n_outputs
         return cls(
             blocks=blocks,
+            dtype=blocks.dtype,
             n_outputs=n_outputs,
             n_inputs=n_inputs,
+            n_products=n_products,
             gated=gated,
             native=native.lib.Matrix(
                 blocks.data_ptr(),
-                n_outputs // 2 if gated else n_outputs,
+                n_products,
                 n_inputs,
                 float32=blocks.dtype == torch.float32,
                 gated=gated,
@@ -56,7 +61,7 @@ class PackedMatrix:
 
     def read(self, outputs_R: Tensor) -> Tensor:
         """The rows [R, I] that the int64 indices name."""
-        rows_RI = torch.empty((len(outputs_R), self.n_inputs), dtype=self.blocks.dtype)
+        rows_RI = torch.empty((len(outputs_R), self.n_inputs), dtype=self.dtype)
         outputs_R = outputs_R.contiguous()
         self.native.unpack(outputs_R.data_ptr(), len(outputs_R), rows_RI.data_ptr())
         return rows_RI

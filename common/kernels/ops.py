@@ -1,7 +1,8 @@
 """The operations that a model's pass is made of, and the choice of their implementation.
 
 A row's result must not depend on the rows beside it: in float32 not in one bit (law 3), so a
-model adds no arithmetic of its own. All tensors are on one device.
+model adds no arithmetic of its own. All tensors are on one device. `out` is a contiguous tensor to
+put the result in: at one row, allocating it anew costs as much as the call.
 
 T rows (packed tokens)  H hidden  I inputs or intermediate  O outputs  V vocabulary
 N query heads  G KV heads  D head dim  L positions
@@ -40,25 +41,28 @@ def embed(ids_T: Tensor, table: Matrix) -> Tensor:
     return table.read(ids_T)
 
 
-def linear(x_TI: Tensor, w_OI: Matrix, bias_O: Tensor | None) -> Tensor:
+def linear(x_TI: Tensor, w_OI: Matrix, bias_O: Tensor | None, out: Tensor | None = None) -> Tensor:
     """x W' + b: [T, O]."""
     if isinstance(w_OI, Tensor):
-        return torch_path.linear(x_TI, w_OI, bias_O)
-    return native_products.multiply(x_TI, w_OI, bias_O, x_TI.dtype)
+        return _put(torch_path.linear(x_TI, w_OI, bias_O), out)
+    return native_products.multiply(x_TI, w_OI, bias_O, out)
 
 
 def logits(x_TI: Tensor, w_OI: Matrix) -> Tensor:
     """x W': [T, O] float32. No more exact than the weights' dtype, though not rounded to it."""
     if isinstance(w_OI, Tensor):
         return torch_path.linear(x_TI, w_OI, None).float()
-    return native_products.multiply(x_TI, w_OI, None, torch.float32)
+    out = torch.empty((len(x_TI), w_OI.n_outputs), dtype=torch.float32)
+    return native_products.multiply(x_TI, w_OI, None, out)
 
 
-def swiglu(x_TH: Tensor, gate_up_2IH: Matrix, bias_2I: Tensor | None) -> Tensor:
+def swiglu(
+    x_TH: Tensor, gate_up_2IH: Matrix, bias_2I: Tensor | None, out: Tensor | None = None
+) -> Tensor:
     """silu(x Wg' + bg) * (x Wu' + bu): [T, I]. A packed matrix must be gated."""
     if isinstance(gate_up_2IH, Tensor):
-        return torch_path.swiglu(x_TH, gate_up_2IH, bias_2I)
-    return native_products.multiply(x_TH, gate_up_2IH, bias_2I, x_TH.dtype)
+        return _put(torch_path.swiglu(x_TH, gate_up_2IH, bias_2I), out)
+    return native_products.multiply(x_TH, gate_up_2IH, bias_2I, out)
 
 
 def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
@@ -102,3 +106,7 @@ def attend(q_TND: Tensor, layer: KVLayer, inputs: AttentionInputs) -> Tensor:
     lies elsewhere in the pool, or in slots not written yet, is of no effect, be it NaN.
     """
     return torch_attention.attend(q_TND, layer, inputs.groups)
+
+
+def _put(result: Tensor, out: Tensor | None) -> Tensor:
+    return result if out is None else out.copy_(result)

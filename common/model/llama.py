@@ -13,7 +13,7 @@ from common.kernels.matrix import Matrix, plain
 from common.kernels.paged import KVLayer
 from common.kv.cache import KVCache
 from common.model.inputs import PassInputs
-from common.model.layers import Block, Linear, block
+from common.model.layers import Block, block
 from common.model.spec import ModelSpec
 
 # T rows (packed tokens)  R rows whose logits are wanted  H hidden  V vocabulary
@@ -37,11 +37,15 @@ class Llama:
         """Hidden states of every row after the final norm: [T, H]. Writes the rows' KV."""
         eps = self.spec.rms_norm_eps
         residual_TH = ops.embed(inputs.tokens_T, self.embed_VH)
+        buffers = _Buffers(self.spec, residual_TH)
         normed_TH = ops.rms_norm(residual_TH, self.blocks[0].attn_norm_H, eps)
         for layer, b in enumerate(self.blocks):
-            mixed_TH = self._attention(b, normed_TH, inputs, kv.layer(layer))
+            mixed_TH = self._attention(b, normed_TH, inputs, kv.layer(layer), buffers)
             normed_TH, residual_TH = ops.add_rms_norm(mixed_TH, residual_TH, b.mlp_norm_H, eps)
-            mixed_TH = self._feed_forward(b, normed_TH)
+            gated_TI = ops.swiglu(
+                normed_TH, b.gate_up.weight_OI, b.gate_up.bias_O, buffers.gated_TI
+            )
+            mixed_TH = ops.linear(gated_TI, b.down.weight_OI, b.down.bias_O, buffers.mixed_TH)
             last = layer + 1 == len(self.blocks)
             next_norm_H = self.final_norm_H if last else self.blocks[layer + 1].attn_norm_H
             normed_TH, residual_TH = ops.add_rms_norm(mixed_TH, residual_TH, next_norm_H, eps)
@@ -52,25 +56,18 @@ class Llama:
         """[R, V] float32 from rows of `forward`'s result; no more exact than the weights' dtype."""
         return ops.logits(hidden_RH, self.lm_head_VH)
 
-    def _feed_forward(self, b: Block, x_TH: Tensor) -> Tensor:
-        gated_TI = ops.swiglu(x_TH, b.gate_up.weight_OI, b.gate_up.bias_O)
-        return _linear(gated_TI, b.down)
-
-    def _attention(self, b: Block, x_TH: Tensor, inputs: PassInputs, kv: KVLayer) -> Tensor:
-        spec = self.spec
-        n_rows = len(x_TH)
-        sizes = [n * spec.head_dim for n in (spec.n_heads, spec.n_kv_heads, spec.n_kv_heads)]
-        q_TND, k_TGD, v_TGD = (
-            part.view(n_rows, -1, spec.head_dim)
-            for part in _linear(x_TH, b.qkv).split(sizes, dim=1)
-        )
-        q_TND = self._head_norm(q_TND, b.q_norm_D)
-        k_TGD = self._head_norm(k_TGD, b.k_norm_D)
+    def _attention(
+        self, b: Block, x_TH: Tensor, inputs: PassInputs, kv: KVLayer, buffers: "_Buffers"
+    ) -> Tensor:
+        ops.linear(x_TH, b.qkv.weight_OI, b.qkv.bias_O, buffers.qkv_TO)
+        q_TND = self._head_norm(buffers.q_TND, b.q_norm_D)
+        k_TGD = self._head_norm(buffers.k_TGD, b.k_norm_D)
         q_TND = ops.rope_and_write(
-            q_TND, k_TGD, v_TGD, self.cos_sin_LD, inputs.positions_T, inputs.slots_T, kv
+            q_TND, k_TGD, buffers.v_TGD, self.cos_sin_LD, inputs.positions_T, inputs.slots_T, kv
         )
         attended_TND = ops.attend(q_TND, kv, inputs)
-        return _linear(attended_TND.reshape(n_rows, -1), b.o)
+        attended_TO = attended_TND.reshape(len(x_TH), -1)
+        return ops.linear(attended_TO, b.o.weight_OI, b.o.bias_O, buffers.mixed_TH)
 
     def _head_norm(self, x_TND: Tensor, weight_D: Tensor | None) -> Tensor:
         """Qwen3's norm of each head of q and k; other families have none."""
@@ -79,5 +76,15 @@ class Llama:
         return ops.rms_norm(x_TND, weight_D, self.spec.rms_norm_eps)
 
 
-def _linear(x_TI: Tensor, linear: Linear) -> Tensor:
-    return ops.linear(x_TI, linear.weight_OI, linear.bias_O)
+class _Buffers:
+    """Results of one layer's products, whose memory the next layer's take."""
+
+    def __init__(self, spec: ModelSpec, like_TH: Tensor) -> None:
+        n_rows = len(like_TH)
+        heads = (spec.n_heads, spec.n_kv_heads, spec.n_kv_heads)
+        self.qkv_TO = like_TH.new_empty((n_rows, sum(heads) * spec.head_dim))
+        self.q_TND, self.k_TGD, self.v_TGD = self.qkv_TO.view(n_rows, -1, spec.head_dim).split(
+            heads, dim=1
+        )
+        self.mixed_TH = torch.empty_like(like_TH)
+        self.gated_TI = like_TH.new_empty((n_rows, spec.intermediate_size))

@@ -185,6 +185,6 @@ def _fill_rows(
     if isinstance(matrix, Tensor):
         source.read_into(name, matrix[first : first + shape[0]])
     else:
-        rows_RI = torch.empty(shape, dtype=matrix.blocks.dtype)
+        rows_RI = torch.empty(shape, dtype=matrix.dtype)
         source.read_into(name, rows_RI)
         matrix.write(rows_RI, first)

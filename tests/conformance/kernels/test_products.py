@@ -1,7 +1,7 @@
 """Products by the C++ kernels, for every set of instructions that this processor has."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common.kernels import ops, reference
 from common.kernels.cpu import native
-from common.kernels.matrix import PackedMatrix, plain, prepare
+from common.kernels.matrix import Matrix, PackedMatrix, plain, prepare
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
@@ -178,3 +178,13 @@ def test_no_rows_give_no_rows_and_misfits_are_refused() -> None:
     for x in (torch.ones(2, 9), torch.ones(2, 8).bfloat16()):
         with pytest.raises(ValueError, match=r"rows .* for PackedMatrix"):
             ops.linear(x, matrix, None)
+
+
+@pytest.mark.parametrize("make", [prepare, lambda w: w], ids=["packed", "plain"])
+def test_a_result_goes_where_it_is_wanted(make: Callable[[Tensor], Matrix]) -> None:
+    x, w, out = torch.randn(3, 8), torch.randn(40, 8), torch.empty(3, 40)
+    assert ops.linear(x, make(w), None, out) is out
+    assert torch.equal(out, ops.linear(x, make(w), None))
+    for misfit in (torch.empty(3, 39), torch.empty(40, 3).T):
+        with pytest.raises(ValueError, match="for 3 rows"):
+            ops.linear(x, packed(w), None, misfit)
