@@ -247,7 +247,7 @@ def _listening(host: str, port: int) -> "Iterator[socket.socket]":
             listener.bind((host, port))
         except OSError as error:
             raise SetupError(
-                f"--host {host} --port {port}: {error.strerror}; choose another with --port"
+                f"--host {host} --port {port}: {error.strerror}; choose another"
             ) from error
         listener.listen(2048)
         yield listener

@@ -7,8 +7,7 @@ the streams. All calls come from the event loop's thread. Must decide nothing.
 import asyncio
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from common.engine.events import Event, Note, PeerDown, PeerUp, Received, Send
@@ -38,28 +37,30 @@ from launch.gateway.transfers import Generate, RequestId
 class Stream:
     """The answer to one prompt, as its reader sees it. Deltas of its samples come interleaved."""
 
-    def __init__(self, engine: "Engine", request: RequestId) -> None:
+    def __init__(self, engine: "Engine", request: RequestId, arrived: asyncio.Event) -> None:
         self._engine = engine
         self._request = request
-        self._deltas: deque[Delta] = deque()
+        self._deltas: list[Delta] = []
         self._error: BatonError | None = None
-        self._arrived = asyncio.Event()
+        self._arrived = arrived
         self._admitted = False
 
     async def admitted(self) -> None:
         """Until every worker has accepted. Raises the BatonError that the request ended with."""
         while not (self._admitted or self._deltas):
-            await self._wait()
+            if self._error is not None:
+                raise self._error
+            self._arrived.clear()
+            await self._arrived.wait()
 
-    async def next(self) -> tuple[Delta, ...]:
-        """One or more deltas, all that are there. The caller knows from them when it has all.
+    def take(self) -> Sequence[Delta]:
+        """What has come since the last call. The caller knows from it when it has all.
 
         Raises the BatonError that ended the answer early, after the deltas before it.
         """
-        while not self._deltas:
-            await self._wait()
-        deltas = tuple(self._deltas)
-        self._deltas.clear()
+        deltas, self._deltas = self._deltas, []
+        if not deltas and self._error is not None:
+            raise self._error
         return deltas
 
     def stop(self, sample: int) -> None:
@@ -69,12 +70,6 @@ class Stream:
     def quit(self) -> None:
         """No more of anything: the client is gone, or has all. Idempotent; always to be called."""
         self._engine.forget(self._request)
-
-    async def _wait(self) -> None:
-        if self._error is not None:
-            raise self._error
-        self._arrived.clear()
-        await self._arrived.wait()
 
     def feed(self, action: Admitted | Rejected | Delta) -> None:
         """The engine's: something has come for this stream."""
@@ -115,11 +110,14 @@ class Engine:
 
     # --- what the HTTP side calls ------------------------------------------------------------
 
-    def submit(self, generate: Generate) -> Stream:
-        """Hand a prompt over. `await stream.admitted()` before answering 200."""
+    def submit(self, generate: Generate, arrived: asyncio.Event) -> Stream:
+        """Hand a prompt over. `await stream.admitted()` before answering 200.
+
+        `arrived`, which several streams may share, is set when something has come for it.
+        """
         if generate.request in self._streams:
             raise InvariantBroken(f"{generate.request} is in flight already")
-        stream = self._streams[generate.request] = Stream(self, generate.request)
+        stream = self._streams[generate.request] = Stream(self, generate.request, arrived)
         if self._closed:
             stream.feed(self._closing(generate.request))
         self.post(Submit(replace(generate, hashes=self._hashes(generate))))

@@ -9,6 +9,7 @@ import pytest
 from openai.types import Completion
 
 from launch.gateway.text.load import TextModel, load_text_model
+from tests.api_client import metrics, until
 from tests.servers import RunningServer
 
 pytestmark = pytest.mark.slow
@@ -177,6 +178,21 @@ def test_many_at_once_are_as_they_are_alone(client: openai.OpenAI) -> None:
     for thread in threads:
         thread.join()
     assert [together[n] for n in range(4)] == alone
+
+
+def test_metrics_of_both_sides(server: RunningServer, client: openai.OpenAI) -> None:
+    complete(client, [9, 8, 7] * 20, max_tokens=3)
+
+    def total(name: str) -> tuple[float, float]:
+        now = metrics(server.url)
+        return now.total(name, "prefill"), now.total(name, "decode")
+
+    until(lambda: all(total("engine_steps_total")), "both sides have computed")
+    until(lambda: total("kv_pull_bytes_total")[1] > 0, "pages were pulled by the decode side")
+    assert total("kv_pulls_total")[0] == 0
+    assert total("prefix_cache_queries_total")[0] >= 60
+    assert all(value > 1e7 for value in total("process_resident_memory_bytes"))
+    assert all(value > 0 for value in total("process_cpu_seconds_total"))
 
 
 def test_the_server_says_where_it_is_last_and_once(server: RunningServer) -> None:

@@ -62,8 +62,7 @@ def test_a_port_that_is_taken(default_model: Path) -> None:
             assert server.wait() == 2
             server.assert_nothing_left()
             assert server.log() == (
-                f"baton: --host 127.0.0.1 --port {port}: Address already in use; choose another "
-                "with --port\n"
+                f"baton: --host 127.0.0.1 --port {port}: Address already in use; choose another\n"
             )
 
 

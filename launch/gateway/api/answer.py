@@ -86,7 +86,8 @@ class Answer:
     metrics: GatewayMetrics
     usage: Usage = field(default_factory=Usage)
     _runs: list[_Run] = field(default_factory=list[_Run])
-    _arrived: float = field(default_factory=time.perf_counter)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)  # something, at some stream
+    _began: float = field(default_factory=time.perf_counter)
 
     async def begin(self, engine: Engine) -> None:
         """Until every worker of every prompt has accepted. Raises a BatonError if one does not."""
@@ -95,7 +96,7 @@ class Answer:
             request = RequestId(f"{self.id}-{at}")
             generate = Generate(request=request, prompt=prompt.ids, n=n, params=prompt.params)
             choices = [_Choice(at * n + i, self._text_stream(prompt)) for i in range(n)]
-            self._runs.append(_Run(prompt, engine.submit(generate), choices))
+            self._runs.append(_Run(prompt, engine.submit(generate, self._arrived), choices))
             self.usage.prompt_tokens += len(prompt.ids)
             self._count_request(prompt)
         for run in self._runs:
@@ -118,25 +119,17 @@ class Answer:
 
     async def pieces(self) -> AsyncIterator[tuple[Piece, ...]]:
         """What all choices gain, in the order it comes. Raises a BatonError that ends it early."""
-        if len(self._runs) == 1:
-            run = self._runs[0]
-            while not run.over:
-                yield self._take(run, await run.stream.next())
-            return
-        waiting = {asyncio.ensure_future(run.stream.next()): run for run in self._runs}
-        try:
-            while waiting:
-                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    run = waiting.pop(task)
-                    yield self._take(run, task.result())
-                    if not run.over:
-                        waiting[asyncio.ensure_future(run.stream.next())] = run
-        finally:
-            for task in waiting:
-                task.cancel()
+        running = self._runs
+        while running:
+            self._arrived.clear()
+            pieces = tuple(p for run in running for p in self._take(run, run.stream.take()))
+            running = [run for run in running if not run.over]
+            if pieces:
+                yield pieces
+            elif running:
+                await self._arrived.wait()
 
-    def _take(self, run: _Run, deltas: tuple[Delta, ...]) -> tuple[Piece, ...]:
+    def _take(self, run: _Run, deltas: Sequence[Delta]) -> list[Piece]:
         pieces: list[Piece] = []
         now = time.perf_counter()
         for delta in deltas:
@@ -152,7 +145,7 @@ class Answer:
                 pieces += self._extend(run, choice, delta)
         if run.over:
             run.stream.quit()
-        return tuple(pieces)
+        return pieces
 
     def _echo(self, run: _Run, delta: Delta) -> list[Piece]:
         """The prompt, as every choice of it begins."""
@@ -224,7 +217,7 @@ class Answer:
     def _time(self, choice: _Choice, now: float) -> None:
         if choice.first_at is None:
             choice.first_at = now
-            self.metrics.time_to_first_token_seconds.observe(now - self._arrived)
+            self.metrics.time_to_first_token_seconds.observe(now - self._began)
         else:
             self.metrics.inter_token_latency_seconds.observe(now - choice.last_at)
         choice.last_at = now
@@ -233,7 +226,7 @@ class Answer:
         n_tokens = choice.text.n_tokens
         self.metrics.success(finish)
         self.metrics.request_generation_tokens.observe(n_tokens)
-        self.metrics.e2e_request_latency_seconds.observe(choice.last_at - self._arrived)
+        self.metrics.e2e_request_latency_seconds.observe(choice.last_at - self._began)
         if n_tokens > 1 and choice.first_at is not None:
             mean = (choice.last_at - choice.first_at) / (n_tokens - 1)
             self.metrics.request_time_per_output_token_seconds.observe(mean)
