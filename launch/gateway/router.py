@@ -5,7 +5,7 @@ the tokens that no cache holds, the pages to be moved, and the decode side's loa
 needs no rule of its own: a prefix that a worker holds is work that is not done there.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.ids import InstanceId, PageHash
@@ -79,17 +79,17 @@ def route(
     barred: Collection[tuple[InstanceId, InstanceId]],
 ) -> Route | None:
     """The cheapest pair, ties by instance id; None if there is no worker to take it."""
-    best: tuple[float, InstanceId, InstanceId | None] | None = None
-    for decode, prefill in _pairs(prefills, decodes, barred):
-        cost_s = _decode_s(demand, decode) + _prefill_s(demand, prefill, decode)
-        key = (cost_s, decode.instance, None if prefill is None else prefill.instance)
-        if best is None or (key[0], key[1], key[2] or "") < (best[0], best[1], best[2] or ""):
-            best = key
+    cached = {v.instance: v.cached_pages(demand.hashes) for v in (*prefills, *decodes)}
+    priced = (
+        (_cost_s(demand, p, d, cached), d.instance, None if p is None else p.instance)
+        for d, p in _pairs(prefills, decodes, barred)
+    )
+    best = min(priced, key=lambda pair: (pair[0], pair[1], pair[2] or ""), default=None)
     if best is None:
         return None
-    chosen = next(view for view in decodes if view.instance == best[1])
-    page_tokens = _page_tokens(chosen)
-    return Route(best[2], best[1], chosen.cached_pages(demand.hashes) * page_tokens)
+    _, decode, prefill = best
+    page_tokens = next(_page_tokens(view) for view in decodes if view.instance == decode)
+    return Route(prefill, decode, cached[decode] * page_tokens)
 
 
 def _pairs(
@@ -108,22 +108,38 @@ def _page_tokens(view: WorkerView) -> int:
     return view.hello.limits.page_tokens if view.hello.limits is not None else 1
 
 
-def _prefill_s(demand: Demand, prefill: WorkerView | None, decode: WorkerView) -> float:
+def _cost_s(
+    demand: Demand,
+    prefill: WorkerView | None,
+    decode: WorkerView,
+    cached: Mapping[InstanceId, int],
+) -> float:
+    return _prefill_s(demand, prefill, decode, cached) + _decode_s(
+        demand, decode, cached[decode.instance]
+    )
+
+
+def _prefill_s(
+    demand: Demand,
+    prefill: WorkerView | None,
+    decode: WorkerView,
+    cached: Mapping[InstanceId, int],
+) -> float:
     """Until the prompt is computed and moved."""
     page_tokens = _page_tokens(decode)
-    on_decode = decode.cached_pages(demand.hashes)
+    on_decode = cached[decode.instance]
     worker = decode if prefill is None else prefill
-    cached = max(on_decode, worker.cached_pages(demand.hashes)) * page_tokens
+    n_cached = max(on_decode, cached[worker.instance]) * page_tokens
     snapshot = worker.snapshot
     rate = (snapshot.tokens_per_s if snapshot is not None else 0.0) or DEFAULT_TOKENS_PER_S
     queued = snapshot.queued_tokens if snapshot is not None else 0
     if prefill is not None:
         queued = max(queued, prefill.own_tokens)
     move = 0 if prefill is None else pages_for(demand.n_tokens, page_tokens) - on_decode
-    return (queued + max(1, demand.n_tokens - cached)) / rate + move * MOVE_S_PER_PAGE
+    return (queued + max(1, demand.n_tokens - n_cached)) / rate + move * MOVE_S_PER_PAGE
 
 
-def _decode_s(demand: Demand, decode: WorkerView) -> float:
+def _decode_s(demand: Demand, decode: WorkerView, n_cached: int) -> float:
     """How much later, and how much slower, tokens come for what is there already."""
     snapshot, limits = decode.snapshot, decode.hello.limits
     if limits is None:
@@ -131,8 +147,7 @@ def _decode_s(demand: Demand, decode: WorkerView) -> float:
     step_s = (snapshot.step_s if snapshot is not None else 0.0) or DEFAULT_STEP_S
     busy = snapshot.running + snapshot.waiting if snapshot is not None else 0
     busy = max(busy, decode.own_requests)
-    pages = pages_for(demand.n_tokens + demand.max_tokens, limits.page_tokens)
-    pages -= decode.cached_pages(demand.hashes)
+    pages = pages_for(demand.n_tokens + demand.max_tokens, limits.page_tokens) - n_cached
     free = snapshot.free_pages if snapshot is not None else limits.n_pages
     free = min(free, limits.n_pages - pages_for(decode.own_tokens, limits.page_tokens))
     short = max(0, pages - free) / limits.n_pages
