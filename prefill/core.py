@@ -227,7 +227,7 @@ class PrefillCore:
     # --- passes ------------------------------------------------------------------------------
 
     def _launch(self, now: float) -> None:
-        started, actions = self._passes.launch(self._transfers.all, now)
+        started, actions = self._passes.launch(self._transfers.queue, now)
         self._transfers.act(actions)
         for prompt in started:
             self._transfers.note(prompt, "context_begin", {"cached_tokens": prompt.cached})
@@ -274,7 +274,7 @@ class PrefillCore:
         return tuple(line(p) for p in self._transfers.read_by(peer))
 
     def _wake_at(self, now: float) -> float | None:
-        wait = self._passes.wake_at(self._transfers.all, now)
+        wait = self._passes.wake_at(self._transfers.queue, now)
         times = (self._peers.next_due, self._snapshots.due, wait)
         return min((at for at in times if at is not None), default=None)
 

@@ -3,7 +3,7 @@
 Knows nothing of leases or messages: `prefill.core` announces what comes of it.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,7 @@ from common.errors import InvariantBroken
 from common.ids import StepId, TicketId
 from common.messages import Limits
 from prefill.compute import Compute, step_fence, ticket_fence
-from prefill.scheduler import Chunk, Room, in_order, plan, to_set_back
+from prefill.scheduler import Chunk, Room, plan, to_set_back
 from prefill.state import Event as Moved
 from prefill.state import Phase, Prompt
 
@@ -50,21 +50,20 @@ class Passes:
     def idle(self) -> bool:
         return self._running is None and not self._tickets
 
-    def launch(self, prompts: Collection[Prompt], now: float) -> tuple[list[Prompt], list[Action]]:
+    def launch(self, queue: Sequence[Prompt], now: float) -> tuple[list[Prompt], list[Action]]:
         """Start what may start and run what can run, unless a pass runs already.
 
-        Returns the prompts that were started, and what to do.
+        `queue`: all prompts, in order. Returns the prompts that were started, and what to do.
         """
         started: list[Prompt] = []
         actions: list[Action] = []
         if self._running is not None:
             return started, actions
-        queue = in_order(prompts)
         may_start = partial(self._may_start, now=now)
-        while victims := to_set_back(queue, self._room(prompts, now), may_start):
+        while victims := to_set_back(queue, self._room(queue, now), may_start):
             self._set_back(victims)
         ready: list[Chunk] = []
-        for chunk in plan(queue, self._room(prompts, now), may_start):
+        for chunk in plan(queue, self._room(queue, now), may_start):
             prompt = chunk.prompt
             if not chunk.starts:
                 ready.append(chunk)
@@ -101,21 +100,21 @@ class Passes:
 
     def _elsewhere(self, prompt: Prompt) -> int:
         """Leading pages that decode probably holds, and will name in the Accept that is to come."""
-        if prompt.accept is not None or prompt.request.decode not in self._peers:
+        hint = prompt.request.decode_cached_tokens
+        if not hint or prompt.accept is not None or prompt.request.decode not in self._peers:
             return 0
-        n_pages = prompt.request.decode_cached_tokens // self._limits.page_tokens
-        return min(n_pages, prompt.reusable)
+        return min(hint // self._limits.page_tokens, prompt.reusable)
 
-    def wake_at(self, prompts: Iterable[Prompt], now: float) -> float | None:
+    def wake_at(self, queue: Sequence[Prompt], now: float) -> float | None:
         """When a prompt has waited long enough for an Accept, or is owed."""
         if self._running is not None:
             return None
-        waiting = [p for p in prompts if p.phase is Phase.WAITING]
+        waiting = [p for p in queue if p.phase is Phase.WAITING]
         times = [p.arrived + WAIT_FOR_ACCEPT_S for p in waiting if self._elsewhere(p)]
         times += [p.due for p in waiting if p.accept is not None]
         return min((at for at in times if at > now), default=None)
 
-    def _room(self, prompts: Collection[Prompt], now: float) -> Room:
+    def _room(self, queue: Sequence[Prompt], now: float) -> Room:
         limits = self._limits
         return Room(
             budget_tokens=limits.max_num_batched_tokens,
@@ -123,7 +122,7 @@ class Passes:
             max_num_seqs=limits.max_num_seqs,
             page_tokens=limits.page_tokens,
             available_pages=self._compute.pool.n_available,
-            unaccepted_pages=sum(len(p.pages) for p in prompts if p.accept is None),
+            unaccepted_pages=sum(len(p.pages) for p in queue if p.pages and p.accept is None),
             n_pages=limits.n_pages,
             now=now,
         )

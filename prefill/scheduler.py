@@ -8,7 +8,9 @@ passes a long document, and the document, growing overdue, cannot be passed for 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
+from common.ids import TransferId
 from common.kv.layout import pages_for
 from common.messages import Limits
 from prefill.state import Phase, Prompt
@@ -49,27 +51,19 @@ def due_at(arrived: float, n_tokens: int, deadline_s: float | None) -> float:
     return arrived + DUE_BASE_S + DUE_PER_TOKEN_S * n_tokens
 
 
-def in_order(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """Earliest due first; ties by arrival, then by id, so that the order is total."""
-    return sorted(prompts, key=lambda p: (p.due, p.arrived, p.transfer))
+def order(prompt: Prompt) -> tuple[float, float, str]:
+    """Earliest due first; ties by arrival, then by id, so that the order is total. Constant."""
+    return (prompt.due, prompt.arrived, prompt.transfer)
 
 
-def is_owed(prompt: Prompt, now: float) -> bool:
-    """Decode waits for it, and it is overdue: pages must be found for it."""
-    return prompt.phase is Phase.WAITING and prompt.accept is not None and prompt.due <= now
+def _owed(queue: Iterable[Prompt], now: float) -> list[Prompt]:
+    """Decode waits for them, and they are overdue: pages must be found for them."""
+    overdue = takewhile(lambda p: p.due <= now, queue)
+    return [p for p in overdue if p.phase is Phase.WAITING and p.accept is not None]
 
 
 def _need(prompt: Prompt, room: Room) -> int:
     return pages_for(len(prompt.tokens), room.page_tokens)
-
-
-def _owed_in_vain(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> Prompt | None:
-    """The first that is owed, and could start if there were pages for it."""
-    for prompt in queue:
-        in_vain = is_owed(prompt, room.now) and _need(prompt, room) > room.available_pages
-        if in_vain and may_start(prompt):
-            return prompt
-    return None
 
 
 def to_set_back(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> list[Prompt]:
@@ -79,7 +73,8 @@ def to_set_back(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> lis
     are computed again later (or found in the cache), and draw the same tokens. Pages that they
     share are not freed: ask again, until nobody is to be set back.
     """
-    owed = _owed_in_vain(queue, room, may_start)
+    in_vain = (p for p in _owed(queue, room.now) if _need(p, room) > room.available_pages)
+    owed = next((p for p in in_vain if may_start(p)), None)
     if owed is None:
         return []
     short = _need(owed, room) - room.available_pages
@@ -96,14 +91,16 @@ def plan(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> tuple[Chun
 
     `may_start`: it waits for nothing but pages; asked of those only that there are pages for. A
     started prompt is never preempted: its pages are reserved whole. A prompt that finds no pages is
-    passed by smaller ones. But what decode has accepted and is overdue goes before everything else,
-    and if it finds no pages, nobody starts. (One that decode has not accepted must not stand before
-    one that it has: decode may wait for the latter before it accepts the former.)
+    passed by smaller ones. But what decode has accepted and is overdue has the first choice of
+    pages, and if it finds none, nobody starts. (One that decode has not accepted must not stand
+    before one that it has: decode may wait for the latter before it accepts the former.)
     """
     starts = _Starts(room, may_start)
+    for prompt in _owed(queue, room.now):
+        starts.keep(prompt)
     chunks: list[Chunk] = []
     budget = room.budget_tokens
-    for prompt in sorted(queue, key=lambda p: not is_owed(p, room.now)):
+    for prompt in queue:
         if budget <= 0 or len(chunks) == room.max_num_seqs:
             break
         if prompt.phase is Phase.RUNNING or (prompt.phase is Phase.WAITING and starts.take(prompt)):
@@ -114,21 +111,32 @@ def plan(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> tuple[Chun
 
 
 class _Starts:
-    """Who may begin, of those that are asked after in order."""
+    """Who may begin: first who is owed, then the others in order."""
 
     def __init__(self, room: Room, may_start: MayStart) -> None:
         self._room = room
         self._may_start = may_start
         self._pages = room.available_pages
         self._unaccepted = room.unaccepted_pages
+        self._kept: set[TransferId] = set()
         self._closed = False
 
-    def take(self, prompt: Prompt) -> bool:
-        if self._closed:
-            return False
-        need = _need(prompt, self._room)
+    def keep(self, owed: Prompt) -> None:
+        """Pages for an owed prompt; if there are none, for nobody else either."""
+        if self._closed or not self._may_start(owed):
+            return
+        need = _need(owed, self._room)
         if need > self._pages:
-            self._closed = is_owed(prompt, self._room.now) and self._may_start(prompt)
+            self._closed = True
+        else:
+            self._pages -= need
+            self._kept.add(owed.transfer)
+
+    def take(self, prompt: Prompt) -> bool:
+        if prompt.transfer in self._kept:
+            return True
+        need = _need(prompt, self._room)
+        if self._closed or need > self._pages:
             return False
         if prompt.accept is None and not self._may_start_unaccepted(need):
             return False

@@ -4,6 +4,7 @@ Completion, failure, abort, supersession and a lost gateway all end in `_free`: 
 come back there and nowhere else. Says nothing to decode before its Accept.
 """
 
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, ValuesView
 
@@ -14,6 +15,7 @@ from common.messages import Phase as WirePhase
 from prefill.compute import Compute
 from prefill.handoff import Key, Leases
 from prefill.outgoing import failed, first_tokens, handoff, pages_ready
+from prefill.scheduler import order
 from prefill.state import Event, Phase, Prompt
 
 EARLY_ACCEPTS = 1024  # Accepts that overtook their Prefill; their senders repeat them anyway
@@ -26,6 +28,7 @@ class Transfers:
         self._compute = compute
         self._leases = Leases(compute.pool)
         self._live: dict[TransferId, Prompt] = {}
+        self.queue: list[Prompt] = []  # the same, most urgent first
         self._early: OrderedDict[tuple[Key, InstanceId], Accept] = OrderedDict()
         self._actions: list[Action] = []
         self.stale_messages = 0
@@ -49,6 +52,7 @@ class Transfers:
 
     def add(self, prompt: Prompt) -> None:
         self._live[prompt.transfer] = prompt
+        insort(self.queue, prompt, key=order)
         self.note(prompt, "queued", {"prompt_tokens": len(prompt.tokens)})
         accept = self._early.pop((prompt.key, prompt.request.decode), None)
         if accept is not None:
@@ -196,6 +200,7 @@ class Transfers:
             self._actions.append(Cancel(prompt.ticket))
         self._free(prompt)
         del self._live[prompt.transfer]
+        self.queue.remove(prompt)
 
     def _free(self, prompt: Prompt) -> None:
         self._leases.end(prompt.key)

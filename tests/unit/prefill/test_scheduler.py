@@ -10,7 +10,7 @@ from prefill.scheduler import (
     Refusal,
     Room,
     due_at,
-    in_order,
+    order,
     plan,
     refusal,
     to_set_back,
@@ -105,7 +105,7 @@ def test_one_unaccepted_prompt_may_start_however_long_it_is() -> None:
 
 def test_the_earliest_due_comes_first_and_ties_go_by_arrival() -> None:
     queue = [prompt("c", due=3.0), prompt("b", arrived=2.0), prompt("a", arrived=1.0)]
-    assert [p.transfer for p in in_order(queue)] == ["a", "b", "c"]
+    assert [p.transfer for p in sorted(queue, key=order)] == ["a", "b", "c"]
 
 
 def test_a_short_question_passes_a_long_document_but_not_for_ever() -> None:
