@@ -1,5 +1,7 @@
 """Products by the C++ kernels. Must be given packed matrices only."""
 
+import time
+
 import torch
 from torch import Tensor
 
@@ -7,6 +9,11 @@ from common.kernels.cpu import native
 from common.kernels.matrix import PackedMatrix
 
 # T rows  I inputs  O outputs
+
+_TUNED_BYTES = 48 << 20  # more than caches hold: less says nothing of memory
+_TUNED_ROWS = (4, 5, 6, 8, 10)
+_TUNING_ROUNDS = 4
+_NEVER = 1 << 30
 
 
 def multiply(
@@ -33,3 +40,41 @@ def multiply(
         out.dtype is torch.float32,
     )
     return out
+
+
+def tune(matrix: PackedMatrix) -> int | None:
+    """Find from how many rows on prefetching pays here, by products with part of a large matrix.
+
+    Takes some tenths of a second and changes no result. On this thread alone, by its own time: the
+    border lies where reading and computing take a core as long as each other, and other threads
+    and processes only blur it. None: the matrix is too small to tell.
+    """
+    block_bytes = matrix.blocks[0].nbytes
+    n_blocks = -(-_TUNED_BYTES // block_bytes)
+    if matrix.gated or n_blocks > len(matrix.blocks):
+        return None
+    shape = (n_blocks * matrix.blocks.shape[2], matrix.n_inputs)
+    part = PackedMatrix.over(matrix.blocks[:n_blocks], shape, gated=False)
+    n_threads = native.lib.n_threads()
+    native.lib.set_threads(1)
+    border = _TUNED_ROWS[-1] + 1
+    for n_rows in reversed(_TUNED_ROWS):
+        if not _prefetching_pays(part, n_rows):
+            break
+        border = n_rows
+    native.lib.set_prefetch_rows(border)
+    native.lib.set_threads(n_threads)
+    return border
+
+
+def _prefetching_pays(matrix: PackedMatrix, n_rows: int) -> bool:
+    x_TI = torch.ones((n_rows, matrix.n_inputs), dtype=matrix.dtype)
+    out_TO = torch.empty((n_rows, matrix.n_products), dtype=matrix.dtype)
+    best_s = {1: float("inf"), _NEVER: float("inf")}  # by the border set
+    for _ in range(_TUNING_ROUNDS):
+        for border in best_s:
+            native.lib.set_prefetch_rows(border)
+            began = time.thread_time()
+            multiply(x_TI, matrix, None, out_TO)
+            best_s[border] = min(best_s[border], time.thread_time() - began)
+    return best_s[1] < best_s[_NEVER]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from common.kernels.matrix import Matrix
+from common.kernels import native_products
+from common.kernels.matrix import Matrix, PackedMatrix
 from common.model.fingerprint import file_identity, fingerprint
 from common.model.gguf_file import GgufFile
 from common.model.gguf_weights import GgufSource, spec_from_gguf
@@ -92,9 +93,12 @@ def load_model(
         except BaseException:
             shared.close()
             raise
+    model = Llama(spec, tensors, cos_sin_table(spec, max_model_len))
+    if isinstance(model.lm_head_VH, PackedMatrix):
+        native_products.tune(model.lm_head_VH)
     return LoadedModel(
         spec=spec,
-        model=Llama(spec, tensors, cos_sin_table(spec, max_model_len)),
+        model=model,
         weights_bytes=n_bytes,
         fingerprint=name,
         shared=shared,

@@ -57,6 +57,7 @@ void bind_products(nb::module_& m) {
              unpack_rows(self, indices, n, memory_at(rows));
            }, unlocked);
   m.def("multiply", &multiply_at, unlocked);
+  m.def("set_prefetch_rows", [](int n_rows) { prefetch_rows = n_rows; });
 }
 
 }  // namespace baton

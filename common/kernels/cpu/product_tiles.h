@@ -8,15 +8,11 @@
 
 namespace {
 
-// Where a tile of many rows waits for weights from memory, it has no misses in flight to spare: it
-// asks for them early, into L2. With few rows the processor's own prefetching is faster alone.
-// (Zen 4: 8 rows at 26 GB/s instead of 19, 1 row at 33 instead of 23.)
 constexpr int64_t PREFETCH_BYTES = 8192;  // ahead; into the next block at a block's end
-constexpr int PREFETCH_ROWS = 5;
 constexpr int64_t CACHED_STEPS = 1024;    // of a block, where it is read more than once
 
 // sums[ROWS][BLOCK] = (or +=) x[ROWS][steps] * w[steps][BLOCK], in vectors v .. v + WIDE of a block.
-template <class K, int ROWS, int WIDE, bool STREAMED>
+template <class K, int ROWS, int WIDE, bool PREFETCH>
 void tile_part(const char* w, const char* x, int64_t x_stride, int64_t n_steps, float* sums,
                bool first) {
   typename K::Vector sum[ROWS][WIDE];
@@ -30,7 +26,7 @@ void tile_part(const char* w, const char* x, int64_t x_stride, int64_t n_steps, 
     for (int v = 0; v < WIDE; v++) {
       weights[v] = K::load(reinterpret_cast<const float*>(w) + v * K::LANES);
     }
-    if (STREAMED && ROWS >= PREFETCH_ROWS) {
+    if (PREFETCH) {
       for (int line = 0; line < WIDE * K::LANES * 4; line += 64) {
         _mm_prefetch(w + PREFETCH_BYTES + line, _MM_HINT_T1);
       }
@@ -45,21 +41,21 @@ void tile_part(const char* w, const char* x, int64_t x_stride, int64_t n_steps, 
   }
 }
 
-template <class K, int ROWS, bool STREAMED>
+template <class K, int ROWS, bool PREFETCH>
 void tile(const char* w, const char* x, int64_t x_stride, int64_t n_steps, float* sums, bool first) {
   constexpr int VECTORS = BLOCK / K::LANES;
   constexpr int WIDE = ROWS * VECTORS <= K::TILE_ROWS * 2 ? VECTORS : 2;
   for (int v = 0; v < VECTORS; v += WIDE) {
-    tile_part<K, ROWS, WIDE, STREAMED>(w + v * K::LANES * 4, x, x_stride, n_steps,
+    tile_part<K, ROWS, WIDE, PREFETCH>(w + v * K::LANES * 4, x, x_stride, n_steps,
                                        sums + v * K::LANES, first);
   }
 }
 
 using TileFunction = void (*)(const char*, const char*, int64_t, int64_t, float*, bool);
 
-template <class K, bool STREAMED, int... ROWS>
+template <class K, bool PREFETCH, int... ROWS>
 TileFunction tile_of(int n_rows, std::integer_sequence<int, ROWS...>) {
-  static constexpr TileFunction TILES[] = {tile<K, ROWS + 1, STREAMED>...};
+  static constexpr TileFunction TILES[] = {tile<K, ROWS + 1, PREFETCH>...};
   return TILES[n_rows - 1];
 }
 
@@ -75,8 +71,9 @@ void multiply_block(const char* w, const char* x, int64_t x_stride, int64_t n_st
     for (int t = 0; t < n_tiles; t++) {  // tiles as equal as can be: a tile of one row costs as
       const int row = n_rows * t / n_tiles;  // much as one of several
       const int n_tile_rows = n_rows * (t + 1) / n_tiles - row;
-      const TileFunction f = t == 0 ? tile_of<K, true>(n_tile_rows, SIZES)
-                                    : tile_of<K, false>(n_tile_rows, SIZES);
+      const bool prefetch = t == 0 && n_tile_rows >= prefetch_rows;
+      const TileFunction f = prefetch ? tile_of<K, true>(n_tile_rows, SIZES)
+                                      : tile_of<K, false>(n_tile_rows, SIZES);
       f(w + step * STEP_BYTES, x + row * x_stride + step * 4, x_stride, n, sums + row * BLOCK,
         step == 0);
     }

@@ -1,14 +1,16 @@
 """Products by the C++ kernels, for every set of instructions that this processor has."""
 
 import random
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from common.kernels import ops, reference
+from common.kernels import native_products, ops, reference
 from common.kernels.cpu import native
 from common.kernels.matrix import Matrix, PackedMatrix, plain, prepare
 
@@ -188,3 +190,35 @@ def test_a_result_goes_where_it_is_wanted(make: Callable[[Tensor], Matrix]) -> N
     for misfit in (torch.empty(3, 39), torch.empty(40, 3).T):
         with pytest.raises(ValueError, match="for 3 rows"):
             ops.linear(x, packed(w), None, misfit)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tuning_tries_part_of_a_large_matrix_and_changes_no_result(dtype: torch.dtype) -> None:
+    w = torch.randn(200_000, 128, generator=torch.Generator().manual_seed(0)).to(dtype)
+    matrix = packed(w)
+    x = torch.randn(9, 128, generator=torch.Generator().manual_seed(1)).to(dtype)
+    ops.set_threads(2)
+    before = ops.logits(x, matrix)
+    border = native_products.tune(matrix)
+    assert border is not None
+    assert 4 <= border <= 11
+    assert native.lib.n_threads() == 2
+    assert torch.equal(ops.logits(x, matrix), before)
+    assert native_products.tune(packed(torch.ones(40, 8, dtype=dtype))) is None
+
+
+def test_callers_on_several_threads_each_get_their_own_result() -> None:
+    """While one has the workers, others compute alone; workers sleep and wake in between."""
+    w = torch.randn(300, 70, generator=torch.Generator().manual_seed(0))
+    matrix = packed(w)
+    xs = [torch.full((n, 70), float(n)) for n in (1, 2, 5, 13)]
+    wanted = [ops.linear(x, matrix, None) for x in xs]
+    ops.set_threads(3)
+
+    def call(i: int) -> bool:
+        if i % 50 == 0:
+            time.sleep(0.001)
+        return torch.equal(ops.linear(xs[i % 4], matrix, None), wanted[i % 4])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(call, range(2000)))
