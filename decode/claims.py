@@ -11,8 +11,8 @@ from dataclasses import replace
 from common.ids import PageHash, PageId, TransferId
 from common.kv.pages import PagePool
 from common.messages import Limits
-from decode.forecast import Foresight, Future, peak_pages
-from decode.scheduler import Room, fits, futures, need
+from decode.forecast import MEDIAN, SAYS_ALL, Foresight, Future, page_passes, peak_pages
+from decode.scheduler import Loss, Room, fits, futures, most_outputs, need
 from decode.state import Sample, Table, Transfer
 
 
@@ -72,15 +72,53 @@ class Claims:
         holders = [(s.table.pages, s.n_tokens, (s, *s.followers)) for s in self.active]
         holders += [(t.pages, t.n_tokens, tuple(t.samples)) for t in self.arriving.values()]
         holders.append((list(found), n_tokens, tuple(samples)))
+        self._foresight.go_on([len(s.outputs) for s in self.active])
         n_own = 0
-        batch: list[Future] = []
+        batch: list[tuple[tuple[Sample, ...], int, int]] = []
         for pages, n, of in holders:
             n_shared = self._n_shared(pages)
             n_own += len(pages) - n_shared
             if of[0] not in self.parked:
-                batch += futures(of, n, n_shared, self._foresight, self._limits.page_tokens)
-        elsewhere = self._pool.n_held - n_own
-        return elsewhere + peak_pages(batch, self._limits.page_tokens) <= self._limits.n_pages
+                batch.append((of, n, n_shared))
+        room = self._limits.n_pages - (self._pool.n_held - n_own)
+        return self._peak(batch, self._foresight) <= room or self._peak(batch, SAYS_ALL) <= room
+
+    def _peak(
+        self, batch: Sequence[tuple[tuple[Sample, ...], int, int]], foresight: Foresight
+    ) -> float:
+        page_tokens = self._limits.page_tokens
+        of = [f for each in batch for f in futures(*each, foresight, page_tokens)]
+        return peak_pages(of, page_tokens, deviations=foresight.deviations)
+
+    def volume(self, transfer: Transfer) -> int:
+        """Pages x passes that a request is expected to take, the prompt counted once.
+
+        Its rank is nobody's merit: by the median, requests of one size are equal.
+        """
+        page_tokens, n_tokens = self._limits.page_tokens, transfer.n_tokens
+        volume = n_shared = 0
+        for sample in transfer.samples:
+            n_said = len(sample.outputs)
+            n_left = self._foresight.predict(n_said, most_outputs(sample), MEDIAN) - n_said
+            volume += page_passes(Future(n_tokens, n_left, n_shared), page_tokens)
+            n_shared = (n_tokens - 1) // page_tokens
+        return volume
+
+    def losses(self, wants: Sample) -> list[Loss]:
+        """Of those younger than `wants`, oldest first."""
+        younger = [s for s in self.active if s.age > wants.age]
+        return [self._loss(sample) for sample in younger]
+
+    def _loss(self, sample: Sample) -> Loss:
+        table, page_tokens = sample.table, self._limits.page_tokens
+        n_shared = self._n_shared(table.pages)
+        (future,) = futures((sample,), sample.n_tokens, 0, self._foresight, page_tokens)
+        return Loss(
+            sample,
+            recompute_tokens=max(0, table.n_kv - n_shared * page_tokens),
+            free_pages=len(table.pages) - n_shared + table.claim,
+            n_left=future.n_left,
+        )
 
     def _n_shared(self, pages: Sequence[PageId]) -> int:
         """Leading pages that others hold too: whoever holds a page holds what precedes it."""

@@ -55,6 +55,8 @@ class Compute:
         self.pending: PendingPages[Who] = PendingPages()
         self.active = self.claims.active
         self.waiting: list[Sample] = []  # they are to be (re)computed when there is room; the same
+        self.n_passes = 0  # composed
+        self.n_ended = 0  # sequences, by themselves
         self._preempted: list[Sample] = []  # not told yet
         self._limits = limits
         self._options = options
@@ -161,6 +163,7 @@ class Compute:
                 self._enter(draft, sample, n_tokens)
         if not draft.rows:
             return None
+        self.n_passes += 1
         for row in draft.rows:
             row.sample.step = step
         return build(draft.rows, draft.copies, self._limits.page_tokens)
@@ -220,7 +223,7 @@ class Compute:
     def _make_room(self, draft: _Draft, sample: Sample, n_pages: int) -> bool:
         promised = min(n_pages, sample.table.claim)
         while draft.spare < n_pages - promised:
-            loser = victim(self.active, sample, draft.parked)
+            loser = victim(self.claims.losses(sample), draft.parked)
             if loser is None:
                 return False
             self._preempt(loser)
@@ -290,6 +293,7 @@ class Compute:
             max_model_len=self._limits.max_model_len,
         )
         if sample.finish is not None:
+            self.n_ended += 1
             self.foresight.ended(len(sample.outputs), cut=sample.finish is FinishReason.LENGTH)
 
     def _publish(self, sample: Sample) -> None:

@@ -2,10 +2,11 @@
 
 Must read no record of a request: numbers in, numbers out. This is the "past-future" scheduler of
 LightLLM (Gong et al., 2025, arXiv 2507.10150): lengths come from those that ended lately,
-conditional on what a sequence has said already, and memory peaks when one of the batch ends. Two
+conditional on what a sequence has said already, and memory peaks when one of the batch ends. Three
 things differ. A sequence that `max_tokens` cut off says only that it was as long as that, so the
 distribution is the product-limit estimate (Kaplan and Meier, 1958). And nothing is drawn: each
-sequence keeps a rank among its like, so that the same events give the same forecast.
+sequence keeps a rank among its like, so that the same events give the same forecast. And what is
+kept free for bad luck is not a fixed share of the pool, but what a batch of that size calls for.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,6 +20,7 @@ import numpy as np
 from common.kv.layout import pages_for
 
 WINDOW = 512  # sequences that are remembered
+MEDIAN = 0.5
 GOLDEN_RATIO = 0.6180339887498949
 
 
@@ -34,8 +36,17 @@ def rank(number: int) -> float:
 class Foresight(Protocol):
     """What is expected of sequences, from those that have ended."""
 
+    @property
+    def deviations(self) -> float:
+        """Standard deviations of the forecast that are to be kept free."""
+        ...
+
     def ended(self, n_said: int, *, cut: bool) -> None:
         """A sequence is over after `n_said` output tokens; `cut`: it would have gone on."""
+        ...
+
+    def go_on(self, n_said: Sequence[int]) -> None:
+        """Sequences that have said so much, and have not ended."""
         ...
 
     def predict(self, n_said: int, most: int, rank: float) -> int:
@@ -46,6 +57,24 @@ class Foresight(Protocol):
         ...
 
 
+class SaysAll:
+    """The worst that can come: everybody says all it may, and nothing is left to luck."""
+
+    deviations = 0.0
+
+    def ended(self, n_said: int, *, cut: bool) -> None:
+        pass
+
+    def go_on(self, n_said: Sequence[int]) -> None:
+        pass
+
+    def predict(self, n_said: int, most: int, rank: float) -> int:  # noqa: ARG002  the protocol's
+        return most
+
+
+SAYS_ALL = SaysAll()
+
+
 class Lengths:
     """Output lengths of one worker's sequences, learnt as they end.
 
@@ -53,17 +82,24 @@ class Lengths:
     that was seen, a sequence is expected to say all it may.
     """
 
+    deviations = 1.5
+
     def __init__(self, window: int = WINDOW) -> None:
         self._ends: deque[tuple[int, bool]] = deque(maxlen=window)
-        self._curve: tuple[list[int], list[float]] | None = ([], [])
+        self._curve: tuple[list[int], list[float]] = ([], [])
+        self._is_current = True
 
     def ended(self, n_said: int, *, cut: bool) -> None:
         self._ends.append((n_said, cut))
-        self._curve = None
+        self._is_current = False
+
+    def go_on(self, n_said: Sequence[int]) -> None:
+        """Without them, those of a batch that ended first would make all look short."""
+        if not self._is_current:
+            self._curve = _survival([*self._ends, *((n, True) for n in n_said)])
+            self._is_current = True
 
     def predict(self, n_said: int, most: int, rank: float) -> int:
-        if self._curve is None:
-            self._curve = _survival(self._ends)
         lengths, over = self._curve
         after = bisect_right(lengths, n_said)
         alive = 1.0 - over[after - 1] if after else 1.0
@@ -97,17 +133,20 @@ class Future:
     n_shared: int = 0  # leading pages that do not come back when it ends
 
 
-def peak_pages(futures: Sequence[Future], page_tokens: int) -> int:
+def peak_pages(futures: Sequence[Future], page_tokens: int, *, deviations: float = 0.0) -> float:
     """The most pages that they will hold at once, what is shared left out.
 
-    All grow, so the peak is at one of the passes that are somebody's last.
+    All grow, so the peak is at one of the passes that are somebody's last. A deviation is that of
+    independent sequences which are each as likely to have ended by then as not.
     """
     tokens = np.array([f.n_tokens for f in futures], np.int64)
     shared = np.array([f.n_shared for f in futures], np.int64)
     left = np.array([f.n_left for f in futures], np.int64)
     last = np.unique(left)[:, None]
     pages = -(-(tokens + last - 1) // page_tokens) - shared
-    return int(np.where(left >= last, pages, 0).sum(axis=1).max(initial=0))
+    held = np.where(left >= last, pages, 0)
+    peaks = held.sum(axis=1) + deviations / 2 * np.sqrt(np.square(held).sum(axis=1))
+    return float(peaks.max(initial=0))
 
 
 def page_passes(future: Future, page_tokens: int) -> int:

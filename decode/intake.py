@@ -13,7 +13,7 @@ from common.kv.layout import pages_for
 from common.messages import Expect, Handoff, PageRef, PagesReady
 from decode.compute import Compute
 from decode.outgoing import Outgoing
-from decode.scheduler import in_order, whole_pages
+from decode.scheduler import in_order, turn, whole_pages
 from decode.state import ARRIVING, Arrival, Event, Phase, Sample, Table, Transfer, Who, ticket_fence
 
 ACCEPT_FIRST_S = 0.05
@@ -36,6 +36,7 @@ class Intake:
         self._tickets: dict[TicketId, tuple[Transfer, tuple[int, ...]]] = {}
         self._next_ticket = 0
         self._n_arrived = 0
+        self._n_ended = 0
 
     @property
     def idle(self) -> bool:
@@ -53,6 +54,8 @@ class Intake:
             sample = Sample(transfer, resume.sample, n, resume.outputs, sent=n, acked=n)
             sample.logprobs_from = n
             transfer.samples.append(sample)
+        transfer.queued_after = self._compute.n_passes
+        self._take_number(transfer)
         if request.prefill is not None:
             tokens = transfer.samples[0].tokens(0, transfer.n_tokens)
             transfer.hashes = self._compute.names(tokens, request.salt)
@@ -62,7 +65,8 @@ class Intake:
     def admit(self, now: float) -> None:
         """Let in whom there is room for: preempted ones, then recovering ones, then new ones.
 
-        The first of them that does not fit holds up those behind it, so that it cannot starve.
+        The first of them that does not fit holds up those behind it, so that it cannot starve;
+        smaller ones may still come before it, until it is its turn.
         """
         for sample in list(self._compute.waiting):
             if self._outgoing.may_talk_to(sample.transfer.gateway):
@@ -70,10 +74,18 @@ class Intake:
                     return
                 if sample.preempted:
                     self._outgoing.note(sample.transfer, "resumed", sample=sample.number)
+        if self._n_ended != self._compute.n_ended:  # more is known of lengths
+            self._n_ended = self._compute.n_ended
+            for transfer in self.queued.values():
+                self._take_number(transfer)
         may_talk_to = self._outgoing.may_talk_to
         for transfer in in_order([t for t in self.queued.values() if may_talk_to(t.gateway)]):
             if not self._enter(transfer, now):
                 return
+
+    def _take_number(self, transfer: Transfer) -> None:
+        volume = self._compute.claims.volume(transfer)
+        transfer.turn = turn(transfer.queued_after, volume, self._pool.n_pages)
 
     def _enter(self, transfer: Transfer, now: float) -> bool:
         if transfer.request.prefill is None:

@@ -8,6 +8,7 @@ What running sequences take beyond that, the older can take back from the younge
 until they have ended.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from common.messages import Expect, Limits
 from decode.forecast import Foresight, Future, rank
 from decode.state import Sample, Transfer
 
+MAX_PASSED = 8  # times its own memory x time may pass by whoever waits for room
 LOOKAHEAD = 4  # handoffs may be in flight for 1/4 more sequences than a pass takes
 RETRY_MIN_S = 1.0
 RETRY_MAX_S = 60.0
@@ -103,9 +105,19 @@ def most_outputs(sample: Sample) -> int:
     return max(sample.params.max_tokens, len(sample.outputs) + 1)
 
 
+def turn(n_passes: int, volume: int, n_pages: int) -> float:
+    """When it is the turn of a request that asks after `n_passes` passes.
+
+    Smallest volume of memory first (pages x passes: SVF, arXiv 2606.22327), with ageing: it is
+    passed by smaller ones only that come before its turn, and by then no more than `MAX_PASSED`
+    times its own volume can have gone through the pool.
+    """
+    return n_passes + MAX_PASSED * volume / n_pages
+
+
 def in_order(transfers: Sequence[Transfer]) -> list[Transfer]:
-    """Of queued ones: recovering before new, first come first served."""
-    return sorted(transfers, key=lambda t: (t.request.attempt == 1, t.arrival))
+    """Of queued ones: recovering before new, then by turn. It matters when pages are scarce."""
+    return sorted(transfers, key=lambda t: (t.request.attempt == 1, t.turn, t.arrival))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +165,33 @@ class Budget:
     max_num_seqs: int
 
 
-def victim(active: Sequence[Sample], wants: Sample, parked: Sequence[Sample]) -> Sample | None:
-    """Whose pages `wants` may have: the youngest parked one's, else the youngest's if younger.
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What it takes to preempt a sequence, and what that gives."""
 
-    None: `wants` must wait, for older ones to finish or for pages on their way out. So the oldest
-    that can run is never held up by another sequence.
+    sample: Sample
+    recompute_tokens: int  # if nobody else keeps its pages
+    free_pages: int  # that come back, its claim included
+    n_left: int  # passes until it is expected to give them back by itself
+
+    @property
+    def price(self) -> float:
+        """Tokens to compute again for a page and pass."""
+        gain = self.free_pages * self.n_left
+        return self.recompute_tokens / gain if gain else math.inf
+
+
+def victim(younger: Sequence[Loss], parked: Sequence[Sample]) -> Sample | None:
+    """Who gives way: the youngest parked one, else the cheapest of the younger, given oldest first.
+
+    None: whoever asks must wait, for older ones to finish or for pages on their way out. So the
+    oldest that can run is never held up by another sequence.
     """
     for sample in reversed(parked):
         if not sample.waiting:
             return sample
-    youngest = active[-1]
-    return youngest if youngest.age > wants.age else None
+    cheapest = min(reversed(younger), key=lambda loss: loss.price, default=None)
+    return None if cheapest is None else cheapest.sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,8 +181,10 @@ class Transfer:
 
     request: Expect
     gateway: InstanceId
-    arrival: int  # ascending in its process: the order of all queues
+    arrival: int  # ascending in its process: the order of all that run
     whole_pages: int  # of one sample that says all it may
+    queued_after: int = 0  # passes
+    turn: float = 0.0  # ascending: the order of those that wait for room; `scheduler.turn`
     hashes: tuple[PageHash, ...] = ()  # full pages of the tokens that all samples share
     phase: Phase = Phase.QUEUED
     samples: list[Sample] = field(default_factory=list[Sample])

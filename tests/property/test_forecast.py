@@ -40,6 +40,7 @@ def test_predictions_are_bounded_and_ordered(
     lengths = Lengths()
     for n, cut in ends:
         lengths.ended(n, cut=cut)
+    lengths.go_on(())
     low, high = sorted((low, high))
     predicted = lengths.predict(n_said, n_said + more, low)
     assert n_said < predicted <= n_said + more
@@ -58,6 +59,7 @@ def test_on_the_average_it_is_right_whatever_was_cut_off(seed: int, most: int) -
     for n in true:
         limit = random.choice((random.randrange(1, 200), 10_000))
         lengths.ended(min(n, limit), cut=n >= limit)
+    lengths.go_on(())
     mean = sum(lengths.predict(0, most, rank(n)) for n in range(1000)) / 1000
     truth = sum(min(n, most) for n in true) / 500
     assert abs(mean / truth - 1) < 0.12

@@ -1,5 +1,6 @@
 """A decode core on a bench: messages in by sender, actions out, a clock that the test turns."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -159,7 +160,12 @@ def hashes(tokens: tuple[int, ...] | int, page_tokens: int = 4) -> tuple[PageHas
 class Blind:
     """Expects every sequence to end with its next token: whoever fits now is let in."""
 
+    deviations = 0.0
+
     def ended(self, n_said: int, *, cut: bool) -> None:
+        pass
+
+    def go_on(self, n_said: Sequence[int]) -> None:
         pass
 
     def predict(self, n_said: int, most: int, rank: float) -> int:  # noqa: ARG002  the protocol's

@@ -172,14 +172,28 @@ def test_whoever_is_parked_holds_nobody_up() -> None:
     assert [a.transfer for a in bench.said(Accept, P)] == ["other"]
 
 
-def test_the_first_in_line_is_not_passed_by_smaller_ones() -> None:
+def test_the_first_in_line_is_not_passed_by_one_as_large() -> None:
     bench = Bench(n_pages=8)
     bench.hear(expect(6, transfer="running", max_tokens=4))
     bench.hear(expect(25, transfer="large", max_tokens=4))
-    bench.hear(expect(1, transfer="small", max_tokens=1))
+    bench.hear(expect(25, transfer="larger", max_tokens=5))
     assert not bench.said(Accept)
     bench.hear(ended("running"))
-    assert [a.transfer for a in bench.said(Accept, P)] == ["large", "small"]
+    assert [a.transfer for a in bench.said(Accept, P)] == ["large"]
+
+
+def test_one_that_takes_more_memory_is_passed_until_it_is_its_turn() -> None:
+    """7 pages x 1 pass of 8: 7 passes. A small one's turn comes after 1."""
+    bench = Bench(n_pages=8, cache=False)
+    bench.hear(expect(1, transfer="running", prefill=None, max_tokens=20))
+    bench.hear(expect(25, transfer="large", max_tokens=1))
+    let_in: list[bool] = []
+    for n in range(10):
+        bench.hear(expect(1, transfer=f"small-{n}", max_tokens=1))
+        let_in.append(bool(bench.said(Accept, P)))
+        bench.hear(ended(f"small-{n}"))
+        bench.done(50)
+    assert let_in == [True] * 6 + [False] * 4
 
 
 def test_recovering_before_new() -> None:

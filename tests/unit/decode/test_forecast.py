@@ -9,6 +9,7 @@ def learnt(*lengths: int, cut: tuple[int, ...] = ()) -> Lengths:
         made.ended(length, cut=False)
     for length in cut:
         made.ended(length, cut=True)
+    made.go_on(())
     return made
 
 
@@ -50,10 +51,19 @@ def test_one_that_was_cut_off_says_only_that_it_was_as_long() -> None:
     assert learnt(cut=(16,) * 100).predict(0, 1000, 0.0) == 1000
 
 
+def test_those_that_go_on_are_longer_than_what_they_have_said() -> None:
+    lengths = Lengths()
+    lengths.ended(10, cut=False)
+    lengths.go_on((12,) * 8)
+    assert lengths.predict(0, 1000, 0.09) == 10
+    assert lengths.predict(0, 1000, 0.11) == 1000
+
+
 def test_only_the_last_ones_are_remembered() -> None:
     lengths = Lengths(window=2)
     for length in (10, 20, 30):
         lengths.ended(length, cut=False)
+    lengths.go_on(())
     assert lengths.predict(0, 1000, 0.0) == 20
 
 
@@ -61,6 +71,7 @@ def test_it_learns_between_predictions() -> None:
     lengths = learnt(10)
     assert lengths.predict(0, 1000, 0.4) == 10
     lengths.ended(5, cut=False)
+    lengths.go_on(())
     assert lengths.predict(0, 1000, 0.3) == 5
 
 
@@ -94,6 +105,12 @@ def test_the_peak_may_be_in_between() -> None:
     assert [Future(10, 5).n_tokens + 4, 2 * (10 + 9), 10 + 29] == [14, 38, 39]
     assert peak_pages(futures, 1) == 3 * 14
     assert peak_pages([Future(2, 5), Future(30, 20), Future(30, 22)], 1) == 2 * 49
+
+
+def test_deviations_are_those_of_as_many_coins_as_there_are_sequences() -> None:
+    futures = [Future(3, 1), Future(4, 1)]
+    assert peak_pages(futures, 1, deviations=2.0) == 3 + 4 + 5
+    assert peak_pages([Future(3, 1)] * 100, 1, deviations=1.0) == 300 + 15
 
 
 def test_a_volume_is_pages_times_passes() -> None:

@@ -4,7 +4,9 @@ import pytest
 
 from common.messages import Limits, Resume
 from decode.scheduler import (
+    MAX_PASSED,
     Budget,
+    Loss,
     Need,
     Refusal,
     Room,
@@ -13,6 +15,7 @@ from decode.scheduler import (
     need,
     refusal,
     retry_after_s,
+    turn,
     turns,
     victim,
     whole_pages,
@@ -101,6 +104,20 @@ def test_recovering_before_new_and_first_come_first_served() -> None:
     assert [t.arrival for t in in_order(queue)] == [2, 3, 0, 1]
 
 
+def test_smallest_volume_first_among_those_that_came_at_once() -> None:
+    queue = [transfer(n) for n in range(3)]
+    for asked, volume in zip(queue, (30, 10, 20), strict=True):
+        asked.turn = turn(5, volume, n_pages=16)
+    assert [t.arrival for t in in_order(queue)] == [1, 2, 0]
+
+
+def test_nobody_is_passed_after_its_turn() -> None:
+    large = turn(5, 30, n_pages=16)
+    assert large == 5 + MAX_PASSED * 30 / 16
+    assert turn(4 + MAX_PASSED, 10, n_pages=16) < large
+    assert turn(5 + MAX_PASSED * 2, 0, n_pages=16) > large
+
+
 # --- a pass ----------------------------------------------------------------------------------
 
 
@@ -134,18 +151,36 @@ def test_without_credit_only_what_draws_nothing_goes_on() -> None:
     assert [s.transfer.arrival for s in chosen.parked] == [1, 3]
 
 
-def test_the_youngest_gives_way() -> None:
-    active = [sample(n) for n in range(3)]
-    assert victim(active, active[0], []) is active[2]
-    assert victim(active, active[1], []) is active[2]
-    assert victim(active, active[2], []) is None
+def loss(arrival: int, tokens: int, pages: int, left: int) -> Loss:
+    return Loss(sample(arrival), recompute_tokens=tokens, free_pages=pages, n_left=left)
+
+
+@pytest.mark.parametrize(
+    ("younger", "expected"),
+    [
+        ([loss(1, 40, 10, 9), loss(2, 40, 10, 9), loss(3, 40, 10, 8)], 2),  # of equals, the younger
+        ([loss(1, 40, 10, 9), loss(2, 40, 10, 8)], 1),  # the later to end by itself
+        ([loss(1, 39, 10, 9), loss(2, 40, 10, 9)], 1),  # less to compute again
+        ([loss(1, 40, 11, 9), loss(2, 40, 10, 9)], 1),  # more pages
+        ([loss(1, 40, 10, 9), loss(2, 0, 2, 1)], 2),  # nothing to compute again
+        ([loss(1, 40, 10, 9), loss(2, 40, 0, 9)], 1),  # others keep all its pages
+    ],
+)
+def test_the_cheapest_to_lose_gives_way(younger: list[Loss], expected: int) -> None:
+    loser = victim(younger, [])
+    assert loser is not None
+    assert loser.transfer.arrival == expected
+
+
+def test_the_oldest_gives_way_to_nobody() -> None:
+    assert victim([], []) is None
 
 
 def test_a_parked_one_gives_way_first_whatever_its_age() -> None:
-    active = [sample(n) for n in range(4)]
-    assert victim(active, active[3], [active[0], active[1]]) is active[1]
-    active[1].waiting = True  # it has given way already
-    assert victim(active, active[3], [active[0], active[1]]) is active[0]
+    parked = [sample(0), sample(1)]
+    assert victim([loss(3, 0, 9, 9)], parked) is parked[1]
+    parked[1].waiting = True  # it has given way already
+    assert victim([loss(3, 0, 9, 9)], parked) is parked[0]
 
 
 # --- refusals --------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""The workers' own cores under a virtual clock: no model, no process, no waiting."""
