@@ -55,7 +55,9 @@ _PAGE = """<!DOCTYPE html>
 <link rel="icon" href="docs/assets/favicon-32x32.png"></head>
 <body><div id="ui"></div>
 <script src="docs/assets/swagger-ui-bundle.js"></script>
-<script>SwaggerUIBundle({url: "openapi.json", dom_id: "#ui", deepLinking: true});</script>
+<script>
+SwaggerUIBundle({url: "openapi.json", dom_id: "#ui", deepLinking: true, validatorUrl: null});
+</script>
 </body></html>"""
 
 
