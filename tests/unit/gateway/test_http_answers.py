@@ -100,10 +100,10 @@ def test_a_stop_string_never_leaks_and_ends_the_work(smollm2: TextModel) -> None
     said = cut(smollm2, "one two three four five six seven eight nine ten")
 
     async def test(served: Served) -> None:
-        events = await served.events(stop=["ree fo"], stream_options={"include_usage": True})
+        events = await served.events(stop=["ree fou"], stream_options={"include_usage": True})
         assert "".join(texts(events)) == "one two th"
         last = events[-2]["choices"][0]
-        assert (last["finish_reason"], last["stop_reason"]) == ("stop", "ree fo")
+        assert (last["finish_reason"], last["stop_reason"]) == ("stop", "ree fou")
         assert events[-1]["usage"]["completion_tokens"] == 4  # to where the text ended
         await asyncio.wait_for(served.worker.ended.wait(), 5)
 

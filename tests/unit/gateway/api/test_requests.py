@@ -54,9 +54,9 @@ def test_all_fields_of_a_completion() -> None:
             'logit_bias: Expected `float` <= 100.0, got {"5":101}',
         ),
         (
-            '"temprature": 1',
-            "temprature",
-            'unknown field "temprature"; did you mean temperature?',
+            '"temperatures": 1',
+            "temperatures",
+            'unknown field "temperatures"; did you mean temperature?',
         ),
         ('"zzz": 1', "zzz", 'unknown field "zzz"; leave it out'),
         (
@@ -127,7 +127,7 @@ def test_huge_numbers(name: str, value: str) -> None:
 
 
 def test_a_huge_number_elsewhere_does_not_hide_the_error() -> None:
-    assert field(f'"temprature": 1, "user": {"9" * 5000}')[0] == "temprature"
+    assert field(f'"temperatures": 1, "user": {"9" * 5000}')[0] == "temperatures"
 
 
 def test_a_pair_of_surrogates_is_a_character() -> None:
