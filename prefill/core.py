@@ -39,7 +39,7 @@ from prefill.compute import Compute, check_holds
 from prefill.handoff import Key
 from prefill.outgoing import failed, first_tokens, line
 from prefill.passes import Passes
-from prefill.scheduler import Refusal, due_at, refusal
+from prefill.scheduler import Refusal, due_at, refusal, tokens_ahead, too_late
 from prefill.state import Phase, Prompt
 from prefill.transfers import Transfers
 
@@ -151,7 +151,12 @@ class PrefillCore:
             if refused is not None:
                 self._refuse(gateway, request, refused)
                 return
-            self._queue(gateway, request, tokens, now)
+            prompt = self._prompt(gateway, request, tokens, now)
+            late = self._too_late(prompt)
+            if late is not None:
+                self._refuse(gateway, request, late)
+                return
+            self._transfers.add(prompt)
         answer = Accepted(transfer=request.transfer, attempt=request.attempt)
         self._transfers.send(gateway, answer)
 
@@ -171,20 +176,33 @@ class PrefillCore:
         )
         self._transfers.send(gateway, answer)
 
-    def _queue(
+    def _prompt(
         self, gateway: InstanceId, request: Prefill, tokens: tuple[int, ...], now: float
-    ) -> None:
+    ) -> Prompt:
         hashes, reusable = self._compute.names(request, tokens)
-        self._transfers.add(
-            Prompt(
-                request=request,
-                gateway=gateway,
-                arrived=now,
-                due=due_at(now, len(tokens), request.deadline_s),
-                tokens=tokens,
-                hashes=hashes,
-                reusable=reusable,
-            )
+        return Prompt(
+            request=request,
+            gateway=gateway,
+            arrived=now,
+            due=due_at(now, len(tokens), request.deadline_s),
+            tokens=tokens,
+            hashes=hashes,
+            reusable=reusable,
+        )
+
+    def _too_late(self, prompt: Prompt) -> Refusal | None:
+        """Only before the first attempt: a client who has waited is served."""
+        if prompt.attempt > 1:
+            return None
+        cached_pages = min(
+            prompt.request.decode_cached_tokens // self._limits.page_tokens, prompt.reusable
+        )
+        cached_pages = max(cached_pages, len(self._compute.found(prompt)))
+        return too_late(
+            len(prompt.tokens) - cached_pages * self._limits.page_tokens,
+            tokens_ahead(self._transfers.all, prompt.due),
+            prompt.request.deadline_s,
+            self._pulse.best_tokens_per_s,
         )
 
     def _peer_down(self, instance: InstanceId) -> None:

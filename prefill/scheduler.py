@@ -15,6 +15,7 @@ from common.kv.layout import pages_for
 from common.messages import Limits
 from prefill.state import Phase, Prompt
 
+RETRY_MIN_S = 1.0
 DUE_BASE_S = 0.5
 DUE_PER_TOKEN_S = 0.002
 MayStart = Callable[[Prompt], bool]
@@ -176,5 +177,30 @@ def refusal(
         return Refusal(f"{n_tokens} tokens of {room} that fit the KV cache", None)
     if len(waiting) >= limits.max_waiting:
         wait_s = sum(waiting) / tokens_per_s if tokens_per_s else 0.0
-        return Refusal(f"{len(waiting)} prompts of {limits.max_waiting} wait", max(1.0, wait_s))
+        return Refusal(
+            f"{len(waiting)} prompts of {limits.max_waiting} wait", max(RETRY_MIN_S, wait_s)
+        )
     return None
+
+
+def tokens_ahead(prompts: Iterable[Prompt], due: float) -> int:
+    """Still to compute of those that are due no later."""
+    ahead = (Phase.WAITING, Phase.FETCHING, Phase.RUNNING)
+    return sum(p.remaining for p in prompts if p.due <= due and p.phase in ahead)
+
+
+def too_late(
+    n_tokens: int, ahead: int, deadline_s: float | None, tokens_per_s: float
+) -> Refusal | None:
+    """Early rejection: a stated deadline cannot be met, so nothing is computed in vain.
+
+    `n_tokens`: to compute of the prompt, behind `ahead` more. `tokens_per_s`: the most that was
+    measured; 0 if nothing was, and then nobody is refused.
+    """
+    if deadline_s is None or not tokens_per_s:
+        return None
+    ttft_s = (ahead + n_tokens) / tokens_per_s
+    if ttft_s <= deadline_s:
+        return None
+    text = f"first token in {ttft_s:.2f} s at the earliest, owed in {deadline_s:.2f} s"
+    return Refusal(text, max(RETRY_MIN_S, ttft_s - deadline_s))

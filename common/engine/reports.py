@@ -48,6 +48,11 @@ class Pulse:
         seconds = sum(s for _, s in self._recent)
         return sum(rows for rows, _ in self._recent) / seconds if seconds > 0 else 0.0
 
+    @property
+    def best_tokens_per_s(self) -> float:
+        """Of the fastest recent step: small ones do not show what the device can; 0: none yet."""
+        return max((rows / s for rows, s in self._recent if s > 0), default=0.0)
+
     def progress(self, now: float) -> Progress:
         age_s = 0.0 if self._began is None else now - self._began
         rate = self.tokens_per_s

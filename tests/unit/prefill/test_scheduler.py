@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pytest
 from msgspec import structs
 
 from common.ids import InstanceId, PageId, TransferId
@@ -14,6 +15,8 @@ from prefill.scheduler import (
     plan,
     refusal,
     to_set_back,
+    tokens_ahead,
+    too_late,
 )
 from prefill.state import Phase, Prompt
 
@@ -135,6 +138,32 @@ def test_what_will_never_fit_is_refused_for_good() -> None:
 def test_a_full_queue_says_when_to_come_again() -> None:
     assert refusal(10, [500, 500], LIMITS, 100.0) == Refusal("2 prompts of 2 wait", 10.0)
     assert refusal(10, [500, 500], LIMITS, 0.0) == Refusal("2 prompts of 2 wait", 1.0)
+
+
+def test_a_deadline_that_cannot_be_met_is_refused() -> None:
+    assert too_late(100, 400, 5.0, 100.0) is None
+    text = "first token in 5.01 s at the earliest, owed in 2.00 s"
+    late = too_late(101, 400, 2.0, 100.0)
+    assert late is not None
+    assert late.text == text
+    assert late.retry_after_s == pytest.approx(3.01)
+    soon = too_late(101, 400, 5.0, 100.0)
+    assert soon is not None
+    assert soon.retry_after_s == 1.0
+
+
+def test_nobody_is_refused_without_a_deadline_or_before_a_rate_is_known() -> None:
+    assert too_late(10_000, 0, None, 100.0) is None
+    assert too_late(10_000, 0, 0.1, 0.0) is None
+
+
+def test_ahead_is_what_is_due_no_later_and_is_still_to_be_computed() -> None:
+    running = prompt("running", 30, due=1.0)
+    running.phase, running.planned = Phase.RUNNING, 20
+    done = computed("done", 30, accepted=False, due=1.0)
+    queue = [running, done, prompt("a", 30, due=2.0), prompt("b", 50, due=3.0)]
+    assert tokens_ahead(queue, 2.0) == 10 + 30
+    assert tokens_ahead(queue, 0.5) == 0
 
 
 def computed(name: str, n: int, *, accepted: bool, due: float) -> Prompt:
