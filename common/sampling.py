@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from common.engine.plan import Draw, Drawn
+from common.kernels import ops
 from common.params import SamplingParams, TokenLogprob
 
-ARGMAX_BLOCK = 64
 UNIFORM_BITS = 53
 WEIGHT_BITS = 62  # of a row's sum, so that it stays below 2**63
 BIN_SHIFT = 48  # of a float64's bits: keeps 4 of the mantissa, so 16 bins an octave
@@ -142,20 +142,10 @@ def _penalise_outputs(logits_V: Tensor, draw: Draw) -> None:
 
 
 def _argmax(logits_RV: Tensor) -> list[int]:
-    """The most likely token of each row; of equals the lowest id.
-
-    In blocks: their maxima cost a tenth of the positions, which torch then seeks in one block.
-    """
-    n_rows, n_vocab = logits_RV.shape
-    if n_vocab % ARGMAX_BLOCK:
-        tokens_R = logits_RV.argmax(-1)
-    else:
-        blocks = logits_RV.reshape(n_rows, -1, ARGMAX_BLOCK)
-        rows_R = torch.arange(n_rows, device=logits_RV.device)
-        first_R = blocks.amax(-1).argmax(-1)
-        tokens_R = first_R * ARGMAX_BLOCK + blocks[rows_R, first_R].argmax(-1)
-    _require_finite(logits_RV.gather(1, tokens_R[:, None]))
-    return tokens_R.tolist()
+    tokens_R = ops.argmax(logits_RV)
+    if -1 in tokens_R:
+        raise ArithmeticError("the logits have no finite maximum")
+    return tokens_R
 
 
 def _require_finite(maxima: Tensor) -> None:

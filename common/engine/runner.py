@@ -12,7 +12,8 @@ from torch import Tensor
 
 from common.engine.plan import Draw, Drawn, PassPlan, PassResult, Piece, ScorePrompt, pack
 from common.ids import PageId
-from common.kernels.attention_plan import Sequences, plan_attention
+from common.kernels.attention_plan import Sequences
+from common.kernels.attention_rows import AttentionRows
 from common.kernels.paged import PageGeometry
 from common.kv.cache import KVCache
 from common.kv.layout import pages_for
@@ -99,7 +100,10 @@ def inputs_of(plan: PassPlan, geometry: PageGeometry) -> PassInputs:
     sequences = Sequences(start_B1=plan.start_B1, len_B=plan.len_B, tables_BM=plan.tables_BM)
     return PassInputs(
         tokens_T=torch.from_numpy(plan.tokens_T),
-        positions_T=torch.from_numpy(plan.positions_T),
-        slots_T=torch.from_numpy(plan.slots_T),
-        groups=plan_attention(sequences, geometry),
+        rows=AttentionRows(
+            torch.from_numpy(plan.positions_T),
+            torch.from_numpy(plan.slots_T),
+            sequences,
+            geometry,
+        ),
     )

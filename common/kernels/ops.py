@@ -8,13 +8,17 @@ T rows (packed tokens)  H hidden  I inputs or intermediate  O outputs  V vocabul
 N query heads  G KV heads  D head dim  L positions
 """
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
-from common.kernels import native_products, torch_attention, torch_path
-from common.kernels.attention_plan import QueryGroup
+from common.kernels import (
+    native_attention,
+    native_products,
+    native_rowwise,
+    torch_attention,
+    torch_path,
+)
+from common.kernels.attention_rows import AttentionRows, HeadNorms
 from common.kernels.cpu import native
 from common.kernels.matrix import Matrix
 from common.kernels.paged import KVLayer
@@ -25,13 +29,6 @@ def set_threads(n: int) -> None:
     torch.set_num_threads(n)
     if native.available():
         native.lib.set_threads(n)
-
-
-class AttentionInputs(Protocol):
-    """What `attend` needs to know of a pass, worked out once for all layers."""
-
-    @property
-    def groups(self) -> tuple[QueryGroup, ...]: ...
 
 
 def embed(ids_T: Tensor, table: Matrix) -> Tensor:
@@ -65,19 +62,23 @@ def swiglu(
     return native_products.multiply(x_TH, gate_up_2IH, bias_2I, out)
 
 
-def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
     """Root-mean-square norm over the last axis; also per head, x [T, N, D] and weight [D].
 
     As Hugging Face computes it: in float32, rounded to x's dtype before the weight multiplies.
     """
-    return torch_path.rms_norm(x_TH, weight_H, eps)
+    if _native(x_TH):
+        return native_rowwise.rms_norm(x_TH, weight_H, eps, out)
+    return _put(torch_path.rms_norm(x_TH, weight_H, eps), out)
 
 
 def add_rms_norm(
-    x_TH: Tensor, residual_TH: Tensor, weight_H: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """(rms_norm(x + residual), x + residual). The arguments stay as they were."""
-    return torch_path.add_rms_norm(x_TH, residual_TH, weight_H, eps)
+    x_TH: Tensor, residual_TH: Tensor, weight_H: Tensor, eps: float, out: Tensor | None = None
+) -> Tensor:
+    """Adds x to the residual, in place; the norm of that."""
+    if _native(x_TH):
+        return native_rowwise.add_rms_norm(x_TH, residual_TH, weight_H, eps, out)
+    return _put(torch_path.add_rms_norm(x_TH, residual_TH, weight_H, eps), out)
 
 
 def rope_and_write(
@@ -96,16 +97,63 @@ def rope_and_write(
     positions_T  int64; rows of cos_sin_LD
     slots_T      int64; page * page_tokens + place in the page, all different
     """
-    return torch_path.rope_and_write(q_TND, k_TGD, v_TGD, cos_sin_LD, positions_T, slots_T, layer)
+    path = native_attention if _native(q_TND) else torch_path
+    return path.rope_and_write(q_TND, k_TGD, v_TGD, cos_sin_LD, positions_T, slots_T, layer)
 
 
-def attend(q_TND: Tensor, layer: KVLayer, inputs: AttentionInputs) -> Tensor:
+def attend(q_TND: Tensor, layer: KVLayer, rows: AttentionRows) -> Tensor:
     """Causal attention over pages, scaled by D ** -0.5; query heads share KV heads: [T, N, D].
 
     A row attends to the tokens of its sequence up to itself, whose KV must be in the pages. What
     lies elsewhere in the pool, or in slots not written yet, is of no effect, be it NaN.
     """
-    return torch_attention.attend(q_TND, layer, inputs.groups)
+    if _native(q_TND):
+        return native_attention.attend(q_TND, layer, rows)
+    return torch_attention.attend(q_TND, layer, rows.groups)
+
+
+def attention(
+    qkv_TX: Tensor,
+    norms: HeadNorms | None,
+    cos_sin_LD: Tensor,
+    rows: AttentionRows,
+    layer: KVLayer,
+    out: Tensor | None = None,
+) -> Tensor:
+    """All between two products: norm the heads, `rope_and_write`, `attend`: [T, N * D].
+
+    qkv_TX  of each row N heads of q, then G of k, then G of v; may be overwritten
+    """
+    if _native(qkv_TX):
+        return native_attention.attention(qkv_TX, norms, cos_sin_LD, rows, layer, out)
+    n_rows, n_kv_heads = len(qkv_TX), layer.geometry.n_kv_heads
+    heads_TND = qkv_TX.view(n_rows, -1, layer.geometry.head_dim)
+    n_heads = heads_TND.shape[1] - 2 * n_kv_heads
+    q_TND, k_TGD, v_TGD = heads_TND.split((n_heads, n_kv_heads, n_kv_heads), dim=1)
+    if norms is not None:
+        q_TND = torch_path.rms_norm(q_TND, norms.q_D, norms.eps)
+        k_TGD = torch_path.rms_norm(k_TGD, norms.k_D, norms.eps)
+    q_TND = torch_path.rope_and_write(
+        q_TND, k_TGD, v_TGD, cos_sin_LD, rows.positions_T, rows.slots_T, layer
+    )
+    return _put(torch_attention.attend(q_TND, layer, rows.groups).reshape(n_rows, -1), out)
+
+
+def argmax(logits_RV: Tensor) -> list[int]:
+    """The most likely token of each row of float32 logits; of equals the lowest id.
+
+    -1 where it is not finite or a logit of the row is NaN.
+    """
+    if _native(logits_RV) and logits_RV.dtype is torch.float32:
+        return native_rowwise.argmax(logits_RV)
+    return torch_path.argmax(logits_RV)
+
+
+def _native(x: Tensor) -> bool:
+    """Whether the C++ kernels compute with such rows."""
+    if not native.available() or x.device.type != "cpu":
+        return False
+    return x.dtype is torch.bfloat16 or x.dtype is torch.float32
 
 
 def _put(result: Tensor, out: Tensor | None) -> Tensor:

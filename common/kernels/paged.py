@@ -65,6 +65,7 @@ class KVLayer:
     k_PSGD, v_PSGD  to write tokens to
     k_units, v_units  [units, unit] to gather runs from; row r starts r * unit elements after the
                       layer's first key (value)
+    k_address, v_address  of that first key (value)
     """
 
     geometry: PageGeometry
@@ -72,6 +73,9 @@ class KVLayer:
     v_PSGD: Tensor
     k_units: Tensor
     v_units: Tensor
+    k_address: int
+    v_address: int
+    dtype: torch.dtype
     scratch: Scratch = field(repr=False)
 
     @staticmethod
@@ -90,5 +94,8 @@ class KVLayer:
             v_PSGD=elements.as_strided(shape, strides, first_v).transpose(1, 2),
             k_units=units[first_k // geometry.unit :],
             v_units=units[first_v // geometry.unit :],
+            k_address=elements.data_ptr() + first_k * elements.itemsize,
+            v_address=elements.data_ptr() + first_v * elements.itemsize,
+            dtype=elements.dtype,
             scratch=scratch,
         )

@@ -3,7 +3,6 @@
 Whoever changes a kernel's float32 results raises `PATH`.
 """
 
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor
 
 from common.kernels import ops
-from common.kernels.attention_plan import QueryGroup, Sequences, plan_attention
+from common.kernels.attention_plan import Sequences
+from common.kernels.attention_rows import AttentionRows
 from common.kernels.cpu import native
 from common.kernels.matrix import prepare
 from common.kernels.paged import KEY_BLOCK, KVLayer, PageGeometry, Scratch
@@ -53,11 +53,6 @@ def _digest() -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    groups: tuple[QueryGroup, ...]
-
-
 def _attended() -> tuple[Tensor, Tensor]:
     """A chunk of a prompt, rotated, written and attended from, and its last token again."""
     n_tokens, n_rows = 3 * KEY_BLOCK, KEY_BLOCK + 4
@@ -76,7 +71,8 @@ def _attended() -> tuple[Tensor, Tensor]:
             len_B=np.array([n_tokens], np.int32),
             tables_BM=np.arange(n_pages, dtype=np.int32)[None],
         )
-        return ops.attend(q_TND[-n:], layer, _Inputs(plan_attention(sequence, geometry)))
+        rows = AttentionRows(positions_T[-n:], positions_T[-n:], sequence, geometry)
+        return ops.attend(q_TND[-n:], layer, rows)
 
     return attend(n_rows), attend(1)
 

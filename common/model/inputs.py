@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from common.kernels.attention_plan import QueryGroup
+from common.kernels.attention_rows import AttentionRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassInputs:
-    """The rows of a `PassPlan` (see there for shapes), and which keys each attends to."""
+    """The rows of a `PassPlan` (see there for shapes)."""
 
     tokens_T: Tensor
-    positions_T: Tensor
-    slots_T: Tensor
-    groups: tuple[QueryGroup, ...]
+    rows: AttentionRows

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from common.kernels import ops
+from common.kernels.attention_rows import HeadNorms
 from common.kernels.matrix import Matrix, plain
 from common.kernels.paged import KVLayer
 from common.kv.cache import KVCache
@@ -38,17 +39,17 @@ class Llama:
         eps = self.spec.rms_norm_eps
         residual_TH = ops.embed(inputs.tokens_T, self.embed_VH)
         buffers = _Buffers(self.spec, residual_TH)
-        normed_TH = ops.rms_norm(residual_TH, self.blocks[0].attn_norm_H, eps)
+        normed_TH = ops.rms_norm(residual_TH, self.blocks[0].attn_norm_H, eps, buffers.normed_TH)
         for layer, b in enumerate(self.blocks):
             mixed_TH = self._attention(b, normed_TH, inputs, kv.layer(layer), buffers)
-            normed_TH, residual_TH = ops.add_rms_norm(mixed_TH, residual_TH, b.mlp_norm_H, eps)
+            ops.add_rms_norm(mixed_TH, residual_TH, b.mlp_norm_H, eps, normed_TH)
             gated_TI = ops.swiglu(
                 normed_TH, b.gate_up.weight_OI, b.gate_up.bias_O, buffers.gated_TI
             )
             mixed_TH = ops.linear(gated_TI, b.down.weight_OI, b.down.bias_O, buffers.mixed_TH)
             last = layer + 1 == len(self.blocks)
             next_norm_H = self.final_norm_H if last else self.blocks[layer + 1].attn_norm_H
-            normed_TH, residual_TH = ops.add_rms_norm(mixed_TH, residual_TH, next_norm_H, eps)
+            ops.add_rms_norm(mixed_TH, residual_TH, next_norm_H, eps, normed_TH)
         return normed_TH
 
     @torch.inference_mode()
@@ -59,32 +60,25 @@ class Llama:
     def _attention(
         self, b: Block, x_TH: Tensor, inputs: PassInputs, kv: KVLayer, buffers: "_Buffers"
     ) -> Tensor:
-        ops.linear(x_TH, b.qkv.weight_OI, b.qkv.bias_O, buffers.qkv_TO)
-        q_TND = self._head_norm(buffers.q_TND, b.q_norm_D)
-        k_TGD = self._head_norm(buffers.k_TGD, b.k_norm_D)
-        q_TND = ops.rope_and_write(
-            q_TND, k_TGD, buffers.v_TGD, self.cos_sin_LD, inputs.positions_T, inputs.slots_T, kv
+        qkv_TX = ops.linear(x_TH, b.qkv.weight_OI, b.qkv.bias_O, buffers.qkv_TX)
+        norms = None
+        if b.q_norm_D is not None and b.k_norm_D is not None:
+            norms = HeadNorms(b.q_norm_D, b.k_norm_D, self.spec.rms_norm_eps)
+        attended_TO = ops.attention(
+            qkv_TX, norms, self.cos_sin_LD, inputs.rows, kv, buffers.attended_TO
         )
-        attended_TND = ops.attend(q_TND, kv, inputs)
-        attended_TO = attended_TND.reshape(len(x_TH), -1)
         return ops.linear(attended_TO, b.o.weight_OI, b.o.bias_O, buffers.mixed_TH)
-
-    def _head_norm(self, x_TND: Tensor, weight_D: Tensor | None) -> Tensor:
-        """Qwen3's norm of each head of q and k; other families have none."""
-        if weight_D is None:
-            return x_TND
-        return ops.rms_norm(x_TND, weight_D, self.spec.rms_norm_eps)
 
 
 class _Buffers:
-    """Results of one layer's products, whose memory the next layer's take."""
+    """Results of one layer's operations, whose memory the next layer's take."""
 
     def __init__(self, spec: ModelSpec, like_TH: Tensor) -> None:
-        n_rows = len(like_TH)
-        heads = (spec.n_heads, spec.n_kv_heads, spec.n_kv_heads)
-        self.qkv_TO = like_TH.new_empty((n_rows, sum(heads) * spec.head_dim))
-        self.q_TND, self.k_TGD, self.v_TGD = self.qkv_TO.view(n_rows, -1, spec.head_dim).split(
-            heads, dim=1
-        )
+        def rows_of(n_columns: int) -> Tensor:
+            return like_TH.new_empty((len(like_TH), n_columns))
+
+        self.normed_TH = torch.empty_like(like_TH)
+        self.qkv_TX = rows_of((spec.n_heads + 2 * spec.n_kv_heads) * spec.head_dim)
+        self.attended_TO = rows_of(spec.n_heads * spec.head_dim)
         self.mixed_TH = torch.empty_like(like_TH)
-        self.gated_TI = like_TH.new_empty((n_rows, spec.intermediate_size))
+        self.gated_TI = rows_of(spec.intermediate_size)

@@ -30,6 +30,9 @@ class Matrix:
 def multiply(matrix: Matrix, x: int, n_rows: int, bias: int, out: int, out_float32: bool) -> None:
     """Rows x of the matrix's dtype, contiguous; `bias` 0: none; `out` bfloat16 or float32."""
 
+def set_prefetch_rows(n_rows: int) -> None:
+    """Products of as many rows ask for weights before they need them (`products.h`)."""
+
 class Pages:
     """Where the pages of a pool hold a layer's keys and values (`paged.PageGeometry`)."""
 
@@ -76,10 +79,9 @@ def turn_write_attend(
     """Both, from rows of q, k and v side by side, which are overwritten; no norm is 0."""
 
 def norm(
-    float32: bool, x: int, residual: int, weight: int, eps: float, n_rows: int, n: int, out: int,
-    total: int,
+    float32: bool, x: int, residual: int, weight: int, eps: float, n_rows: int, n: int, out: int
 ) -> None:  # fmt: skip
-    """`residual` 0: none, and `total` is unused. All rows contiguous."""
+    """`residual` 0: none; otherwise x is first added to it. All rows contiguous."""
 
 def argmax(logits: int, n_rows: int, n: int, out: int) -> None:
     """Of float32 rows the first largest, int64; -1 where that is not finite or a logit is NaN."""

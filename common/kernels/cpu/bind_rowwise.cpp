@@ -13,9 +13,9 @@ namespace {
 void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 void norm_at(bool float32, uintptr_t x, uintptr_t residual, uintptr_t weight, float eps,
-             int64_t n_rows, int n, uintptr_t out, uintptr_t total) {
+             int64_t n_rows, int n, uintptr_t out) {
   norm({float32 ? Dtype::float32 : Dtype::bfloat16, at(x), at(residual), at(weight), eps, n_rows, n,
-        at(out), at(total)});
+        at(out)});
 }
 
 void argmax_at(uintptr_t logits, int64_t n_rows, int64_t n, uintptr_t out) {

@@ -10,17 +10,16 @@
 namespace baton {
 
 // out = x / rms(x) * weight over rows of n elements, rounded before the weight multiplies. With a
-// residual, x + residual takes the place of x and is written to `total`.
+// residual, x is first added to it, and it takes the place of x.
 struct NormRows {
   Dtype dtype;
   const void* x;
-  const void* residual;  // or null
+  void* residual;  // or null
   const void* weight;
   float eps;
   int64_t n_rows;
   int n;
   void* out;
-  void* total;
 };
 void norm(const NormRows& rows);
 

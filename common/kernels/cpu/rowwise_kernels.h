@@ -48,13 +48,12 @@ void norm_rows(const NormRows& rows, int64_t begin, int64_t end) {
     const T* x = static_cast<const T*>(rows.x) + r * n;
     T* out = static_cast<T*>(rows.out) + r * n;
     if (rows.residual) {
-      const T* residual = static_cast<const T*>(rows.residual) + r * n;
-      T* total = static_cast<T*>(rows.total) + r * n;
+      T* residual = static_cast<T*>(rows.residual) + r * n;
       for (int i = 0; i < n; i += 16) {
         const int left = n - i;
-        store_part(total + i, load_part(x + i, left) + load_part(residual + i, left), left);
+        store_part(residual + i, load_part(x + i, left) + load_part(residual + i, left), left);
       }
-      x = total;
+      x = residual;
     }
     norm_row(x, static_cast<const T*>(rows.weight), n, rows.eps, out);
   }

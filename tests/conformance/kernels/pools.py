@@ -85,14 +85,14 @@ def write(pool: KVCache, chunks: list[tuple[Sequence, int]], layer: int = 0) -> 
         arrays["tables_BM"][b, pages_for(sequence.written + n, pool.spec.page_tokens) :] = NOWHERE
     plan = PassPlan(**arrays)  # pyright: ignore[reportArgumentType] pack() names its arrays as PassPlan does
     inputs = inputs_of(plan, pool.geometry)
-    zeros, half = torch.zeros_like(inputs.positions_T), pool.spec.head_dim // 2
+    zeros, half = torch.zeros_like(inputs.rows.positions_T), pool.spec.head_dim // 2
     ops.rope_and_write(
         rows("q_SND", chunks, pool),
         rows("k_SGD", chunks, pool),
         rows("v_SGD", chunks, pool),
         torch.tensor([[1.0] * half + [0.0] * half]),
         zeros,
-        inputs.slots_T,
+        inputs.rows.slots_T,
         pool.layer(layer),
     )
     for sequence, n in chunks:
@@ -103,7 +103,7 @@ def write(pool: KVCache, chunks: list[tuple[Sequence, int]], layer: int = 0) -> 
 def attend(pool: KVCache, chunks: list[tuple[Sequence, int]], layer: int = 0) -> list[Tensor]:
     """Write the next n tokens of each sequence, and attend from them: [n, N, D] each."""
     q_TND = rows("q_SND", chunks, pool)
-    attended_TND = ops.attend(q_TND, pool.layer(layer), write(pool, chunks, layer))
+    attended_TND = ops.attend(q_TND, pool.layer(layer), write(pool, chunks, layer).rows)
     return list(attended_TND.split([n for _, n in chunks]))
 
 

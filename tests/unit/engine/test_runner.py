@@ -24,7 +24,8 @@ class NextToken:
         self.logit_rows: list[int] = []
 
     def forward(self, inputs: PassInputs, kv: KVCache) -> Tensor:
-        where = (inputs.slots_T // PAGE_TOKENS, inputs.slots_T % PAGE_TOKENS)
+        slots_T = inputs.rows.slots_T
+        where = (slots_T // PAGE_TOKENS, slots_T % PAGE_TOKENS)
         keys_TGD = inputs.tokens_T[:, None, None].float().expand(-1, 1, 8)
         kv.layer(0).k_PSGD.index_put_(where, keys_TGD)
         return torch.nn.functional.one_hot(inputs.tokens_T, VOCAB).float()
