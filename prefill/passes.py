@@ -6,6 +6,7 @@ Knows nothing of leases or messages: `prefill.core` announces what comes of it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from common.engine.events import Action, Launch, Pull, StepDone, StepFailed
 from common.engine.plan import PassPlan
@@ -59,11 +60,11 @@ class Passes:
         actions: list[Action] = []
         if self._running is not None:
             return started, actions
-        may_start = partial(self._may_start, now=now)
-        while victims := to_set_back(queue, self._room(queue, now), may_start):
-            self._set_back(victims)
+        chunks = self._plan(queue, now, owed_at=now)
+        if not chunks:  # nobody uses the pages that whoever decode waits for may lack
+            chunks = self._plan(queue, now, owed_at=inf)
         ready: list[Chunk] = []
-        for chunk in plan(queue, self._room(queue, now), may_start):
+        for chunk in chunks:
             prompt = chunk.prompt
             if not chunk.starts:
                 ready.append(chunk)
@@ -82,11 +83,14 @@ class Passes:
             actions.append(Launch(step, pass_plan))
         return started, actions
 
-    def _set_back(self, victims: list[Prompt]) -> None:
-        for prompt in victims:
-            prompt.on(Moved.SET_BACK)
-            self._compute.give_back(prompt)
-            prompt.scored, prompt.handed = [], ()
+    def _plan(self, queue: Sequence[Prompt], now: float, *, owed_at: float) -> tuple[Chunk, ...]:
+        may_start = partial(self._may_start, now=now)
+        while victims := to_set_back(queue, self._room(queue, owed_at), may_start):
+            for prompt in victims:
+                prompt.on(Moved.SET_BACK)
+                self._compute.give_back(prompt)
+                prompt.scored, prompt.handed = [], ()
+        return plan(queue, self._room(queue, owed_at), may_start)
 
     def _may_start(self, prompt: Prompt, now: float) -> bool:
         return not (self._awaits_accept(prompt, now) or self._compute.is_coming(prompt))
@@ -106,15 +110,14 @@ class Passes:
         return min(hint // self._limits.page_tokens, prompt.reusable)
 
     def wake_at(self, queue: Sequence[Prompt], now: float) -> float | None:
-        """When a prompt has waited long enough for an Accept, or is owed."""
+        """When a prompt has waited long enough for an Accept."""
         if self._running is not None:
             return None
-        waiting = [p for p in queue if p.phase is Phase.WAITING]
-        times = [p.arrived + WAIT_FOR_ACCEPT_S for p in waiting if self._elsewhere(p)]
-        times += [p.due for p in waiting if p.accept is not None]
+        waiting = (p for p in queue if p.phase is Phase.WAITING and self._elsewhere(p))
+        times = (p.arrived + WAIT_FOR_ACCEPT_S for p in waiting)
         return min((at for at in times if at > now), default=None)
 
-    def _room(self, queue: Sequence[Prompt], now: float) -> Room:
+    def _room(self, queue: Sequence[Prompt], owed_at: float) -> Room:
         limits = self._limits
         return Room(
             budget_tokens=limits.max_num_batched_tokens,
@@ -124,7 +127,7 @@ class Passes:
             available_pages=self._compute.pool.n_available,
             unaccepted_pages=sum(len(p.pages) for p in queue if p.pages and p.accept is None),
             n_pages=limits.n_pages,
-            now=now,
+            owed_at=owed_at,
         )
 
     def _start(self, prompt: Prompt) -> list[Action]:

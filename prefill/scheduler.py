@@ -42,7 +42,7 @@ class Room:
     available_pages: int  # free, or cached and evictable
     unaccepted_pages: int  # held by prompts that decode has not accepted
     n_pages: int  # of the pool
-    now: float
+    owed_at: float  # whoever decode waits for, and is due by then, is owed pages
 
 
 def due_at(arrived: float, n_tokens: int, deadline_s: float | None) -> float:
@@ -57,9 +57,9 @@ def order(prompt: Prompt) -> tuple[float, float, str]:
     return (prompt.due, prompt.arrived, prompt.transfer)
 
 
-def _owed(queue: Iterable[Prompt], now: float) -> list[Prompt]:
-    """Decode waits for them, and they are overdue: pages must be found for them."""
-    overdue = takewhile(lambda p: p.due <= now, queue)
+def _owed(queue: Iterable[Prompt], owed_at: float) -> list[Prompt]:
+    """Decode waits for them, and pages must be found for them."""
+    overdue = takewhile(lambda p: p.due <= owed_at, queue)
     return [p for p in overdue if p.phase is Phase.WAITING and p.accept is not None]
 
 
@@ -71,10 +71,10 @@ def to_set_back(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> lis
     """Computed prompts whose pages an owed one must have, the latest due first.
 
     They are those that decode has not accepted: every other hold on a page ends by itself. They
-    are computed again later (or found in the cache), and draw the same tokens. Pages that they
-    share are not freed: ask again, until nobody is to be set back.
+    are computed again later (or found in the cache), and draw the same tokens. None where all of
+    them would not do. Pages that they share are not freed: ask again, until nobody is set back.
     """
-    in_vain = (p for p in _owed(queue, room.now) if _need(p, room) > room.available_pages)
+    in_vain = (p for p in _owed(queue, room.owed_at) if _need(p, room) > room.available_pages)
     owed = next((p for p in in_vain if may_start(p)), None)
     if owed is None:
         return []
@@ -84,7 +84,7 @@ def to_set_back(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> lis
         if short > 0 and prompt.phase is Phase.COMPUTED and prompt.accept is None:
             victims.append(prompt)
             short -= len(prompt.pages)
-    return victims
+    return victims if short <= 0 else []
 
 
 def plan(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> tuple[Chunk, ...]:
@@ -92,12 +92,12 @@ def plan(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> tuple[Chun
 
     `may_start`: it waits for nothing but pages; asked of those only that there are pages for. A
     started prompt is never preempted: its pages are reserved whole. A prompt that finds no pages is
-    passed by smaller ones. But what decode has accepted and is overdue has the first choice of
+    passed by smaller ones. But what decode has accepted and is owed has the first choice of
     pages, and if it finds none, nobody starts. (One that decode has not accepted must not stand
     before one that it has: decode may wait for the latter before it accepts the former.)
     """
     starts = _Starts(room, may_start)
-    for prompt in _owed(queue, room.now):
+    for prompt in _owed(queue, room.owed_at):
         starts.keep(prompt)
     chunks: list[Chunk] = []
     budget = room.budget_tokens

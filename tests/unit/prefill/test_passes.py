@@ -99,13 +99,9 @@ def crowded() -> Bench:
     return bench
 
 
-def test_an_overdue_prompt_that_decode_waits_for_takes_pages_of_unaccepted_ones() -> None:
+def test_a_prompt_that_decode_waits_for_takes_pages_of_unaccepted_ones() -> None:
     bench = crowded()
     bench.hear(accept(), sender=D)
-    assert bench.launched is None
-    assert bench.wake_at is not None
-    bench.now = 1.0
-    bench.take()
     assert bench.rows == [list(range(1, 17))]
     assert bench.notes == ["context_begin"]
     bench.done()
@@ -115,6 +111,34 @@ def test_an_overdue_prompt_that_decode_waits_for_takes_pages_of_unaccepted_ones(
     assert sorted(bench.rows) == [[70, 71, 72], [80, 81, 82]]  # those set back, again
     bench.done(50, 50)
     assert [(run.transfer, run.tokens) for run in bench.runs] == [("a", (50,)), ("b", (50,))]
+
+
+def test_while_there_is_other_work_it_takes_them_when_it_is_overdue() -> None:
+    bench = Bench(n_pages=8, chunk_tokens=2)
+    bench.computed(prefill((70, 71), transfer="a"), 50)
+    bench.hear(prefill((80, 81, 82, 83, 84, 85, 86), transfer="x"), accept("x"))
+    bench.hear(accept("x"), sender=D)
+    bench.hear(prefill(24, deadline_s=1.0))  # 6 pages of the 5 that are left
+    bench.hear(accept(), sender=D)
+    bench.done()
+    assert bench.rows == [[82, 83]]
+    bench.now = 1.0
+    bench.done()
+    assert bench.rows == [[84, 85], [1, 2]]
+
+
+def test_nobody_is_set_back_where_that_would_not_do() -> None:
+    bench = Bench(n_pages=8, max_model_len=40)
+    bench.computed(prefill((70, 71, 72), transfer="a"), 50)
+    bench.computed(prefill((80, 81, 82), transfer="b"), 50)
+    bench.hear(accept("a"), sender=D)
+    bench.hear(prefill(32))
+    bench.hear(accept(), sender=D)
+    assert bench.launched is None
+    bench.hear(accept("b"), sender=D)
+    assert len(bench.said(Handoff, D)) == 1  # b has its pages still
+    bench.hear(release("a"), release("b"), sender=D)
+    assert bench.rows == [list(range(1, 17))]
 
 
 def test_one_that_decode_does_not_wait_for_takes_nothing() -> None:
@@ -134,24 +158,9 @@ def test_accepted_ones_keep_their_pages() -> None:
     assert bench.rows == [list(range(1, 17))]
 
 
-def test_being_owed_pages_wakes_the_core_when_it_is_due() -> None:
-    bench = crowded()
-    bench.hear(accept(), sender=D)
-    times: list[float] = []
-    while bench.launched is None:
-        assert bench.wake_at is not None
-        assert bench.wake_at > bench.now
-        bench.now = bench.wake_at
-        times.append(bench.now)
-        bench.take()
-    assert times[-1] == 1.0
-
-
 def test_one_that_is_set_back_can_be_accepted_and_is_owed_in_turn() -> None:
     bench = crowded()
     bench.hear(accept(), sender=D)
-    bench.now = 1.0
-    bench.take()
     bench.hear(accept("a"), sender=D)
     (ready,) = bench.told(D)
     assert (ready.transfer, ready.pages) == ("a", ())  # pyright: ignore[reportAttributeAccessIssue] PagesReady
@@ -168,10 +177,8 @@ def test_pages_that_are_shared_do_not_count_as_freed() -> None:
     for name in ("a", "b"):
         bench.computed(prefill((70, 71, 72, 73, 74), transfer=name), 50)
     assert bench.pool.n_held == 3
-    bench.hear(prefill(60, deadline_s=1.0))
+    bench.hear(prefill(60))
     bench.hear(accept(), sender=D)
-    bench.now = 1.0
-    bench.take()
     assert len(bench.rows) == 1
 
 

@@ -28,7 +28,7 @@ ROOM = Room(
     available_pages=100,
     unaccepted_pages=0,
     n_pages=100,
-    now=0.0,
+    owed_at=0.0,
 )
 
 
@@ -87,12 +87,12 @@ def test_the_number_of_prompts_in_a_pass_is_bounded() -> None:
 def test_a_prompt_without_room_is_passed_until_it_is_overdue() -> None:
     queue = [prompt("big", 90, due=1.0), prompt("small", 10, due=2.0)]
     assert ends(queue, replace(ROOM, available_pages=5)) == [("small", 10)]
-    assert ends(queue, replace(ROOM, available_pages=5, now=1.5)) == []
+    assert ends(queue, replace(ROOM, available_pages=5, owed_at=1.5)) == []
 
 
 def test_an_overdue_prompt_without_room_does_not_stop_those_that_run() -> None:
     queue = [prompt("big", 90, due=1.0), running("on", 30, 10)]
-    assert ends(queue, replace(ROOM, available_pages=5, now=1.5)) == [("on", 30)]
+    assert ends(queue, replace(ROOM, available_pages=5, owed_at=1.5)) == [("on", 30)]
 
 
 def test_unaccepted_prompts_hold_a_quarter_of_the_pool_at_most() -> None:
@@ -177,13 +177,13 @@ def test_an_owed_prompt_takes_pages_from_those_that_decode_has_not_accepted() ->
     idle = [computed(name, 30, accepted=False, due=d) for d, name in enumerate("abc")]
     read = computed("read", 30, accepted=True, due=9.0)
     owed = prompt("owed", 80, due=4.0)
-    room = replace(ROOM, available_pages=4, now=5.0)
+    room = replace(ROOM, available_pages=4, owed_at=5.0)
     assert set_back([*idle, owed, read], room) == ["c", "b"]
 
 
 def test_nobody_is_set_back_before_somebody_is_owed() -> None:
     idle = computed("a", 30, accepted=False, due=0.0)
-    room = replace(ROOM, available_pages=0, now=5.0)
+    room = replace(ROOM, available_pages=0, owed_at=5.0)
     assert set_back([idle, prompt("later", 30, due=6.0)], room) == []
     assert set_back([idle, prompt("unaccepted", 30, accepted=False)], room) == []
 
@@ -191,29 +191,29 @@ def test_nobody_is_set_back_before_somebody_is_owed() -> None:
 def test_nobody_is_set_back_for_one_that_waits_for_something_else_than_pages() -> None:
     idle = computed("a", 30, accepted=False, due=0.0)
     owed = prompt("owed", 30, due=1.0)
-    room = replace(ROOM, available_pages=0, now=5.0)
+    room = replace(ROOM, available_pages=0, owed_at=5.0)
     assert set_back([idle, owed], room) == ["a"]
     assert set_back([idle, owed], room, lambda p: p is not owed) == []
 
 
 def test_one_that_decode_has_not_accepted_never_stands_before_one_that_it_has() -> None:
     queue = [prompt("waits", 90, due=1.0, accepted=False), prompt("accepted", 10, due=2.0)]
-    assert ends(queue, replace(ROOM, available_pages=5, now=3.0)) == [("accepted", 10)]
+    assert ends(queue, replace(ROOM, available_pages=5, owed_at=3.0)) == [("accepted", 10)]
 
 
 def test_an_owed_prompt_comes_before_one_that_decode_has_not_accepted() -> None:
     queue = [prompt("not accepted", 30, due=1.0, accepted=False), prompt("owed", 90, due=2.0)]
     room = replace(ROOM, available_pages=10)
-    assert ends(queue, replace(room, now=1.5)) == [("not accepted", 30)]
-    assert ends(queue, replace(room, now=2.5)) == [("owed", 40)]
+    assert ends(queue, replace(room, owed_at=1.5)) == [("not accepted", 30)]
+    assert ends(queue, replace(room, owed_at=2.5)) == [("owed", 40)]
     short = replace(room, available_pages=8)
-    assert ends(queue, replace(short, now=1.5)) == [("not accepted", 30)]
-    assert ends(queue, replace(short, now=2.5)) == []  # else it would be set back for ever
+    assert ends(queue, replace(short, owed_at=1.5)) == [("not accepted", 30)]
+    assert ends(queue, replace(short, owed_at=2.5)) == []  # else it would be set back for ever
 
 
 def test_what_waits_for_something_else_than_pages_holds_nobody_up() -> None:
     queue = [prompt("owed", 90, due=1.0), prompt("b", 30, due=2.0)]
-    room = replace(ROOM, available_pages=5, now=3.0)
+    room = replace(ROOM, available_pages=5, owed_at=3.0)
     assert ends(queue, room) == []
     assert ends(queue, room, lambda p: p.transfer != "owed") == [("b", 30)]
 
