@@ -24,7 +24,9 @@ class GatewayOptions:
 
     max_requests: int = 4096  # prompts in flight; beyond: 429
     recovery_s: float = 60.0  # of trouble without progress before a started answer is given up
-    admission_s: float = 10.0  # the same for a request that no worker has taken yet
+    # The same for a request that no worker has taken yet: longer than workers take to find out
+    # that the gateway that they joined has been restarted.
+    admission_s: float = 15.0
     credit_tokens: int = 65_536  # that one worker may have unacknowledged here
 
 
