@@ -34,6 +34,7 @@ from common.model.spec import ModelSpec
 PAGE_TOKENS = 16
 POOL_BYTES = 1 << 30
 CONTEXT_TOKENS = 320  # of a decode step
+REST_S = 0.02  # until torch's threads, which the rates took, have stopped spinning
 MIN_S = 2.0  # a measurement goes on until it has lasted this long
 GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
 
@@ -78,7 +79,7 @@ class Machine:
     """Rates of this machine, taken now and then."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self.read = torch.ones(1 << 26)  # 256 MB
+        self.read = torch.from_numpy(np.ones(1 << 26, np.float32))  # 256 MB, in huge pages
         self.factor = torch.ones((1024, 1024), dtype=dtype)
         self.bytes_per_s: list[float] = []
         self.operations_per_s: list[float] = []
@@ -87,6 +88,7 @@ class Machine:
         self.bytes_per_s.append(self.read.nbytes / seconds(self.read.sum))
         operations = 2 * len(self.factor) ** 3
         self.operations_per_s.append(operations / seconds(lambda: self.factor @ self.factor))
+        time.sleep(REST_S)
 
     def floor_s(self, n_bytes: float, n_operations: float) -> float:
         by_memory = n_bytes / statistics.median(self.bytes_per_s)

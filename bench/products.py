@@ -51,6 +51,7 @@ KINDS = (
 @dataclass(frozen=True, slots=True)
 class Row:
     dtype: str
+    kernels: str
     product: str
     rows: int
     us: float
@@ -110,6 +111,7 @@ def measure(kind: Kind, dtype: torch.dtype, n_rows: int, memory: memoryview) -> 
     took = seconds(calls)
     return Row(
         dtype=str(dtype).removeprefix("torch."),
+        kernels=kernels(dtype),
         product=kind.name,
         rows=n_rows,
         us=round(took * 1e6, 1),
@@ -136,7 +138,7 @@ def main() -> None:
     for dtype in (getattr(torch, name) for name in given.dtypes):
         read, rate = floors(dtype, memory)
         print(
-            f"{kernels()}, {given.threads} threads, {dtype}: memory {read / 1e9:.1f} GB/s, "
+            f"{kernels(dtype)}, {given.threads} threads, {dtype}: memory {read / 1e9:.1f} GB/s, "
             f"large product {rate / 1e9:.0f} GFLOP/s"
         )
         for kind in KINDS:
@@ -150,11 +152,7 @@ def main() -> None:
                     f"{row.gflop_per_s:7.1f} GFLOP/s, {row.over_floor:.2f} x floor",
                     flush=True,
                 )
-    print(
-        json.dumps(
-            {"kernels": kernels(), "threads": given.threads, "rows": [asdict(row) for row in rows]}
-        )
-    )
+    print(json.dumps({"threads": given.threads, "rows": [asdict(row) for row in rows]}))
 
 
 if __name__ == "__main__":

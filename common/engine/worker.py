@@ -203,10 +203,12 @@ class _Worker:
     def _load(self, size: Sizes) -> LoadedModel:
         config = self._config
         began = time.monotonic()
-        _log.info(line("loading", path=config.model))
+        dtype = DTYPES[size.kv.dtype]
+        ops.set_threads(config.threads, dtype)
+        _log.info(line("loading", path=config.model, kernels=kernels(dtype)))
         loaded = load_model(
             Path(config.model),
-            DTYPES[size.kv.dtype],
+            dtype,
             None if config.run_dir is None else Path(config.run_dir),
             size.max_model_len,
             _Progress(),
@@ -253,7 +255,7 @@ class _Worker:
         )
         pool = PagePool(size.n_pages, pages.generations)
         self._device = DeviceThread(runner.run, wakeup.ring)
-        _log.info(line("joining", gateway=config.join, threads=config.threads, kernels=kernels()))
+        _log.info(line("joining", gateway=config.join, threads=config.threads))
         return Shell(
             core=self._kind.make_core(config, limits, pool, loaded.fingerprint),
             mailbox=mailbox,
@@ -298,7 +300,6 @@ class _Progress:
 def _set_up_torch(config: WorkerConfig) -> None:
     if config.device not in ("auto", "cpu"):
         raise SetupError(f"--devices {config.device}: only cpu is supported")
-    ops.set_threads(config.threads)
     with suppress(RuntimeError):  # already set, in a process that embeds us
         torch.set_num_interop_threads(1)
 

@@ -20,13 +20,17 @@ from common.kernels import (
 )
 from common.kernels.attention_rows import AttentionRows, HeadNorms
 from common.kernels.cpu import native
-from common.kernels.matrix import Matrix
+from common.kernels.matrix import Matrix, packs
 from common.kernels.paged import KVLayer
 
 
-def set_threads(n: int) -> None:
-    """Compute threads of this process from now on, the caller's included."""
-    torch.set_num_threads(n)
+def set_threads(n: int, dtype: torch.dtype | None = None) -> None:
+    """Compute threads of this process from now on, the caller's included.
+
+    Where the C++ kernels compute with rows of `dtype`, torch gets no thread of its own: OpenMP's
+    spin for milliseconds after an operation, on the processors that the kernels' need.
+    """
+    torch.set_num_threads(1 if dtype is not None and packs(dtype) else n)
     if native.available():
         native.lib.set_threads(n)
 

@@ -13,15 +13,17 @@ from common.kernels import ops
 from common.kernels.attention_plan import Sequences
 from common.kernels.attention_rows import AttentionRows
 from common.kernels.cpu import native
-from common.kernels.matrix import prepare
+from common.kernels.matrix import packs, prepare
 from common.kernels.paged import KEY_BLOCK, KVLayer, PageGeometry, Scratch
 
 PATH = "f32-2"
 
 
-def kernels() -> str:
-    """Which kernels this process computes with, for people: "avx512bf16", or "torch (why)"."""
-    return native.lib.isa() if native.available() else f"torch ({native.why_not()})"
+def kernels(dtype: torch.dtype) -> str:
+    """Which kernels compute in that dtype, for people: "avx512bf16", or "torch (why)"."""
+    if packs(dtype):
+        return native.lib.isa()
+    return f"torch ({native.why_not() or f'the others have no {dtype}'})"
 
 
 @torch.inference_mode()
