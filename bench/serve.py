@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 import numpy as np
+from tqdm import tqdm
 
 PERCENTILES = (50, 90, 99)
 MS = 1e3
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     try:
         results = asyncio.run(_run(options))
-    except (aiohttp.ClientError, OSError) as error:
+    except (aiohttp.ClientError, OSError, ValueError) as error:
         print(f"error: {options.base_url}: {error}", file=sys.stderr)
         return 1
     print(json.dumps({"benchmark": "serve", "results": results}))
@@ -94,20 +95,21 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _numbers(text: str) -> list[int]:
-    numbers = [int(part) for part in text.split(",")]
-    if min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: at least 1")
-    return numbers
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text}: must be numbers from 1 on, such as 1,8,32")
+    return [int(part) for part in parts]
 
 
 async def _run(options: argparse.Namespace) -> list[dict[str, float]]:
     draw = random.Random(options.seed)
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
+    base_url = options.base_url.rstrip("/").removesuffix("/v1")
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         target = Target(
-            base_url=options.base_url.rstrip("/"),
-            model=options.model or await _first_model(session, options.base_url),
+            base_url=base_url,
+            model=options.model or await _first_model(session, base_url),
             output_len=options.random_output_len,
             ignore_eos=options.ignore_eos,
             temperature=options.temperature,
@@ -132,8 +134,13 @@ async def _run(options: argparse.Namespace) -> list[dict[str, float]]:
 
 
 async def _first_model(session: aiohttp.ClientSession, base_url: str) -> str:
-    async with session.get(f"{base_url.rstrip('/')}/v1/models") as response:
-        return str((await response.json())["data"][0]["id"])
+    """Raises ValueError, with what the server said, if it is no OpenAI-compatible server."""
+    async with session.get(f"{base_url}/v1/models") as response:
+        text = await response.text()
+    try:
+        return str(json.loads(text)["data"][0]["id"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        raise ValueError(f"/v1/models answered {response.status}: {text[:200]}") from None
 
 
 async def _load(
@@ -142,12 +149,14 @@ async def _load(
     """A closed loop: `concurrency` clients, each sending its next prompt when one is answered."""
     waiting = iter(prompts)
     outcomes: list[Outcome] = []
+    with tqdm(total=len(prompts), desc=f"{concurrency} at once", unit="req") as progress:
 
-    async def client() -> None:
-        for prompt in waiting:
-            outcomes.append(await _request(session, target, prompt))
+        async def client() -> None:
+            for prompt in waiting:
+                outcomes.append(await _request(session, target, prompt))
+                progress.update()
 
-    await asyncio.gather(*(client() for _ in range(concurrency)))
+        await asyncio.gather(*(client() for _ in range(concurrency)))
     return outcomes
 
 

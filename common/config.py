@@ -117,7 +117,9 @@ class PrefillConfig(PoolTuning, frozen=True, kw_only=True):
 class DecodeConfig(PoolTuning, frozen=True, kw_only=True):
     """The decode pool."""
 
-    workers: Annotated[int, Meta(ge=1, le=64, description="decode workers")] = 1
+    workers: Annotated[
+        int, Meta(ge=0, le=64, description="decode workers; 0: all of them join by themselves")
+    ] = 1
 
 
 class ModelOptions(PoolTuning, frozen=True, kw_only=True):
@@ -279,7 +281,7 @@ def resolve(
 ) -> tuple[WorkerConfig, ...]:
     """The workers of one pool on this machine, whose CPUs are `cpus`; see `resolve_worker`."""
     pool = _pool(config, role)
-    share = len(cpus) // (config.prefill.workers + config.decode.workers)
+    share = len(cpus) // max(1, config.prefill.workers + config.decode.workers)
     return tuple(
         resolve_worker(
             config, role, index=index, name=f"{role}-{index}", join=join, threads=max(1, share)

@@ -150,7 +150,10 @@ class _Server:
     async def _show_ready(self, listener: socket.socket) -> None:
         began = time.monotonic()
         config = self._config
-        wanted = {Role.PREFILL: config.prefill.workers, Role.DECODE: config.decode.workers}
+        wanted = {
+            Role.PREFILL: config.prefill.workers,
+            Role.DECODE: max(1, config.decode.workers),
+        }
         await self._engine.up(wanted)
         await asyncio.sleep(SETTLE_S)
         host, port = listener.getsockname()[:2]

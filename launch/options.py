@@ -86,7 +86,7 @@ def options_of(struct: type[Section], prefix: str = "") -> dict[str, Option]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like `name`."""
+    """The known name that is most like `name`, by spelling alone."""
     return get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
 
 

@@ -56,6 +56,7 @@ _SOURCES_NOTE = (
 _ROLES = (Role.PREFILL, Role.DECODE)
 _CONFIG_ENV = f"{ENV_PREFIX}CONFIG"
 _JOIN = re.compile(r"(?:(?:tcp|ipc)://.+|[^/:\s]+:\d+|\[[^\]\s]+\]:\d+)")
+_SERVICE_LINK = re.compile(rf"{ENV_PREFIX}(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def load_worker(role: Role, argv: Sequence[str], environ: Mapping[str, str]) -> 
     flags = _parse(parser, argv)
     join = str(flags.pop("join"))
     if _JOIN.fullmatch(join) is None:
-        raise SetupError(f"--join {join}: must be HOST:PORT or ipc://PATH")
+        raise SetupError(f"--join {join}: must be tcp://HOST:PORT, HOST:PORT or ipc://PATH")
     config = _load(flags, environ, pool=f"{role}.")
     pool = msgspec.structs.replace(
         config.prefill if role is Role.PREFILL else config.decode, workers=1
@@ -143,11 +144,20 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Value]:
     for name, text in sorted(environ.items()):
         if not name.startswith(ENV_PREFIX) or name == _CONFIG_ENV:
             continue
+        if _is_of_kubernetes(name, text):
+            continue
         if name not in known:
             near = nearest(name, [*known, _CONFIG_ENV])
             raise SetupError(f"unknown environment variable {name}; did you mean {near}?")
         values[known[name].key] = _from_text(known[name], text, f"{name}={text}")
     return values
+
+
+def _is_of_kubernetes(name: str, text: str) -> bool:
+    """Set in every container beside a Service named `baton`; not meant for us."""
+    return _SERVICE_LINK.fullmatch(name) is not None or (
+        name == f"{ENV_PREFIX}PORT" and "://" in text
+    )
 
 
 def _from_file(path: Path) -> dict[str, Value]:
@@ -250,6 +260,8 @@ def _default_text(option: Option, default: object) -> str:
 def _parse(parser: _Parser, argv: Sequence[str]) -> dict[str, str]:
     """What was given, by key. `--max_model_len` is read as `--max-model-len`."""
     known, rest = parser.parse_known_args([_kebab(argument) for argument in argv])
+    if len(rest) == 1 and not rest[0].startswith("-") and not hasattr(known, "model"):
+        known.model = rest.pop()  # as in `vllm serve MODEL`
     if rest:
         unknown = next((argument for argument in rest if argument.startswith("-")), None)
         if unknown is None:

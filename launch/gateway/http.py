@@ -241,7 +241,7 @@ class _Api:
         up = self._engine.workers()
         wanted = {
             Role.PREFILL: self._config.prefill.workers,
-            Role.DECODE: self._config.decode.workers,
+            Role.DECODE: max(1, self._config.decode.workers),  # 0: they join by themselves
         }
         short = [role for role, n in wanted.items() if n and not up[role]]
         draining = self._admission.draining

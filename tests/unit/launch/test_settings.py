@@ -94,7 +94,7 @@ def test_an_abbreviated_flag_is_unknown() -> None:
 
 
 def test_other_faults_of_a_command_line() -> None:
-    assert refusal("model.gguf") == "unexpected argument 'model.gguf': every setting has a flag"
+    assert refusal("a.gguf b.gguf") == "unexpected argument 'a.gguf': every setting has a flag"
     assert refusal("--port") == "--port: expected one argument"
 
 
@@ -104,7 +104,7 @@ def test_other_faults_of_a_command_line() -> None:
         ("--port 99999", "--port 99999: must be an integer from 0 to 65535"),
         ("--port x", "--port x: must be an integer from 0 to 65535"),
         ("--prefill 65", "--prefill.workers 65: must be an integer from 0 to 64"),
-        ("--decode 0", "--decode.workers 0: must be an integer from 1 to 64"),
+        ("--decode 65", "--decode.workers 65: must be an integer from 0 to 64"),
         ("--seed -1", "--seed -1: must be an integer from 0 to 9223372036854775807"),
         ("--prefill.chunk-tokens 0", "--prefill.chunk-tokens 0: must be an integer >= 1"),
         ("--shutdown-timeout -1", "--shutdown-timeout -1: must be a number from 0 to 86400"),
@@ -154,7 +154,7 @@ def test_faults_of_the_environment() -> None:
         ('port = "80"', "port = '80': must be an integer from 0 to 65535"),
         ("port = true", "port = True: must be an integer from 0 to 65535"),
         ("port = 1.5", "port = 1.5: must be an integer from 0 to 65535"),
-        ("[decode]\nworkers = 99", "decode.workers = 99: must be an integer from 1 to 64"),
+        ("[decode]\nworkers = 99", "decode.workers = 99: must be an integer from 0 to 64"),
         ('enable_prefix_caching = "no"', "enable_prefix_caching = 'no': must be true or false"),
     ],
 )
@@ -188,7 +188,7 @@ def test_addresses_to_join(join: str) -> None:
     ("argv", "message"),
     [
         ([], "the following arguments are required: --join"),
-        (["--join", "somewhere"], "--join somewhere: must be HOST:PORT or ipc://PATH"),
+        (["--join", "somewhere"], "--join somewhere: must be tcp://HOST:PORT, HOST:PORT or ipc://PATH"),
         (["--join", "a:1", "--port", "1"], "unknown flag --port; did you mean --transport?"),
     ],
 )
@@ -212,3 +212,20 @@ def test_help_lists_every_option_once(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_cache_directory(tmp_path: Path) -> None:
     assert cache_dir(serve(BATON_CACHE_DIR=str(tmp_path))) == tmp_path
     assert cache_dir(serve()).name == "baton"
+
+
+def test_what_kubernetes_says_of_a_service_named_baton_is_not_for_us() -> None:
+    environ = {
+        "BATON_SERVICE_HOST": "10.0.0.1",
+        "BATON_SERVICE_PORT_HTTP": "80",
+        "BATON_PORT": "tcp://10.0.0.1:80",
+        "BATON_PORT_80_TCP_ADDR": "10.0.0.1",
+    }
+    assert load_serve([], environ) == load_serve([], {})
+    assert load_serve([], {"BATON_PORT": "81"}).port == 81
+
+
+def test_the_model_may_stand_without_its_flag_as_in_vllm() -> None:
+    assert load_serve(["some/model", "--port", "81"], {}).model == "some/model"
+    with pytest.raises(SetupError, match="unexpected argument 'b'"):
+        load_serve(["--model", "a", "b"], {})
