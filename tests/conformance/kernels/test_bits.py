@@ -1,14 +1,17 @@
 """Law 3, operation by operation: in float32 a row's bits depend on that row alone."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
 from common.kernels import ops
+from common.kernels.cpu import native
 from common.kernels.path import kernel_path
+from common.kv.cache import KVCache
+from tests.conformance.kernels.conftest import paths
 from tests.conformance.kernels.pools import (
     Heads,
     Sequence,
@@ -23,11 +26,7 @@ THREADS = [1, 2, 3, 5]
 N_ROWS = 80
 
 
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    ops.set_threads(before)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 def normal(*shape: int) -> Tensor:
@@ -54,6 +53,7 @@ def test_linear(n_inputs: int, n_outputs: int, has_bias: bool) -> None:  # noqa:
 
 
 @pytest.mark.parametrize("n", [64, 80, 100, 576, 4096])
+@pytest.mark.usefixtures("path")
 def test_norms_and_activation(n: int) -> None:
     weight = normal(n)
     check_rows(lambda x: ops.rms_norm(x, weight, 1e-5), normal(N_ROWS, n))
@@ -65,6 +65,7 @@ def test_norms_and_activation(n: int) -> None:
 
 @pytest.mark.parametrize("page_tokens", [1, 16, 64])
 @pytest.mark.parametrize(("n_rep", "head_dim"), [(1, 64), (3, 64), (4, 80), (8, 128), (5, 8)])
+@pytest.mark.usefixtures("path")
 def test_attention(n_rep: int, head_dim: int, page_tokens: int) -> None:
     """One pass over each sequence, against random chunks of all together, in other pages."""
     heads = Heads(n_kv_heads=2, n_rep=n_rep, head_dim=head_dim)
@@ -72,8 +73,7 @@ def test_attention(n_rep: int, head_dim: int, page_tokens: int) -> None:
     sequences = [random_sequence(heads, n, generator) for n in (1, 5, 128, 131, 300, 530)]
     pool = poisoned_pool(heads, sum(map(len, sequences)) // page_tokens + 6, page_tokens)
     ops.set_threads(1)
-    give_pages(sequences, pool, rng)
-    whole = [attend(pool, [(s, len(s))])[0] for s in sequences]
+    whole = each_alone(pool, sequences)
     for sequence in sequences:
         sequence.written = 0
     give_pages(sequences, pool, rng)
@@ -86,6 +86,29 @@ def test_attention(n_rep: int, head_dim: int, page_tokens: int) -> None:
             parts[i].append(part)
     for i, part in enumerate(parts):
         assert torch.equal(torch.cat(part), whole[i])
+
+
+def each_alone(pool: KVCache, sequences: list[Sequence]) -> list[Tensor]:
+    give_pages(sequences, pool, random.Random(0))
+    return [attend(pool, [(s, len(s))])[0] for s in sequences]
+
+
+@pytest.mark.skipif(not native.available(), reason=native.why_not())
+def test_all_instructions_give_the_same_bits() -> None:
+    heads = Heads(n_kv_heads=2, n_rep=3, head_dim=80)
+    weight, x = normal(80), normal(30, 80) * 3
+    results: list[list[Tensor]] = []
+    for isa in paths()[1:]:
+        native.lib.set_isa(isa)
+        generator = torch.Generator().manual_seed(0)
+        sequences = [random_sequence(heads, n, generator) for n in (1, 140, 300)]
+        pool = poisoned_pool(heads, 40, 16)
+        attended = each_alone(pool, sequences)
+        results.append([*attended, pool.pages_PB.clone(), ops.rms_norm(x, weight, 1e-5)])
+    native.lib.set_isa(native.lib.best_isa())
+    for other in results[1:]:
+        for got, wanted in zip(other, results[0], strict=True):
+            assert torch.equal(got, wanted)
 
 
 def chunks(

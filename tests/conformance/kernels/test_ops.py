@@ -5,7 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.engine.plan import PassPlan, Piece, pack
+from common.engine.runner import inputs_of
+from common.ids import PageId
 from common.kernels import ops, reference
+from common.kernels.attention_rows import AttentionRows, HeadNorms
+from common.kv.cache import KVCache
 from common.kv.layout import KVSpec
 from tests.conformance.kernels.pools import POISON, Heads, poisoned_pool
 
@@ -33,7 +38,8 @@ def test_linear(dtype: torch.dtype, n_rows: int, n_outputs: int, has_bias: bool)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 576), (7, 100), (5, 9, 64)])
+@pytest.mark.parametrize("shape", [(1, 576), (7, 100), (5, 9, 64), (3, 5), (200, 640)])
+@pytest.mark.usefixtures("path")
 def test_rms_norm(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     x, weight = (normal(*shape) * 3).to(dtype), normal(shape[-1], seed=1).to(dtype)
     residual = normal(*shape, seed=2).to(dtype)
@@ -59,7 +65,8 @@ def test_embed() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("head_dim", "page_tokens"), [(64, 16), (80, 1), (96, 64)])
+@pytest.mark.parametrize(("head_dim", "page_tokens"), [(64, 16), (80, 1), (96, 64), (10, 4)])
+@pytest.mark.usefixtures("path")
 def test_rope_and_write(dtype: torch.dtype, head_dim: int, page_tokens: int) -> None:
     """Also that what is not written to stays as it is."""
     heads = Heads(n_kv_heads=2, n_rep=3, head_dim=head_dim)
@@ -79,6 +86,50 @@ def test_rope_and_write(dtype: torch.dtype, head_dim: int, page_tokens: int) -> 
     kv[:, 1, 0][where] = torch.nan
     kv[:, 1, 1][where] = torch.nan
     assert kv.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("with_norms", [False, True])
+@pytest.mark.usefixtures("path")
+def test_attention_is_its_parts(dtype: torch.dtype, with_norms: bool) -> None:  # noqa: FBT001
+    heads = Heads(n_kv_heads=2, n_rep=3, head_dim=64)
+    n_tokens, name = 40, str(dtype).removeprefix("torch.")
+    table = normal(n_tokens, 64, seed=1)
+    norms = None
+    if with_norms:
+        norms = HeadNorms(normal(64, seed=2).to(dtype), normal(64, seed=3).to(dtype), 1e-5)
+    qkv_TX = normal(n_tokens, (6 + 2 + 2) * 64).to(dtype)
+    q, k, v = qkv_TX.clone().view(n_tokens, -1, 64).split((6, 2, 2), dim=1)
+    if norms is not None:
+        q, k = (ops.rms_norm(x, w, 1e-5) for x, w in ((q, norms.q_D), (k, norms.k_D)))
+    pools = [poisoned_pool(heads, 4, 16, dtype=name) for _ in range(2)]
+    rows = rows_of_one_sequence(n_tokens, pools[0])
+    q = ops.rope_and_write(q, k, v, table, rows.positions_T, rows.slots_T, pools[0].layer(0))
+    wanted = ops.attend(q, pools[0].layer(0), rows).flatten(1)
+    rows = rows_of_one_sequence(n_tokens, pools[1])
+    got = ops.attention(qkv_TX, norms, table, rows, pools[1].layer(0))
+    assert torch.equal(got, wanted)
+    assert torch.equal(pools[0].pages_PB, pools[1].pages_PB)
+
+
+def rows_of_one_sequence(n_tokens: int, pool: KVCache) -> AttentionRows:
+    arrays = pack([Piece([0] * n_tokens, 0, [PageId(2), PageId(0), PageId(3)])], 16)
+    return inputs_of(PassPlan(**arrays), pool.geometry).rows  # pyright: ignore[reportArgumentType] pack() names its arrays as PassPlan does
+
+
+@pytest.mark.parametrize("n_vocab", [1, 15, 64, 1000, 5003])
+@pytest.mark.usefixtures("path")
+def test_argmax(n_vocab: int) -> None:
+    logits = normal(30, n_vocab).mul_(2).round_()  # many are equal
+    logits[1:20, : n_vocab // 2] = -torch.inf
+    assert ops.argmax(logits) == [int((row == row.max()).nonzero()[0]) for row in logits]
+    for row, bad in enumerate((torch.nan, torch.inf, -torch.inf)):
+        logits[row, n_vocab // 3] = bad
+    logits[3:5] = -torch.inf
+    logits[5, -1] = torch.nan
+    got = ops.argmax(logits)
+    finite = [bool(row.max().isfinite()) for row in logits]
+    assert [token >= 0 for token in got] == finite
 
 
 def in_pages(spec: KVSpec, pages_PB: Tensor, dtype: torch.dtype) -> Tensor:
