@@ -82,7 +82,7 @@ class Lengths:
     that was seen, a sequence is expected to say all it may.
     """
 
-    deviations = 1.5
+    deviations = 1.75  # the least at which preemption is rare: `bench.simulate.admission`
 
     def __init__(self, window: int = WINDOW) -> None:
         self._ends: deque[tuple[int, bool]] = deque(maxlen=window)
