@@ -94,7 +94,7 @@ def test_an_abbreviated_flag_is_unknown() -> None:
 
 
 def test_other_faults_of_a_command_line() -> None:
-    assert refusal("a.gguf b.gguf") == "unexpected argument 'a.gguf': every setting has a flag"
+    assert refusal("a.gguf", "b.gguf") == "unexpected argument 'a.gguf': every setting has a flag"
     assert refusal("--port") == "--port: expected one argument"
 
 
