@@ -7,6 +7,7 @@ Only the edges are made here: a clock, a network that loses messages, and device
 from collections.abc import Callable, Sequence
 from random import Random
 
+from common.engine.events import Drain
 from common.ids import Role
 from launch.gateway.transfers import Generate
 from tests.cluster.clock import Clock
@@ -76,6 +77,21 @@ class Cluster:
     def _tell_gateway(self, worker: WorkerProcess) -> None:
         self.gateway.links.lost(worker.instance, self.now)
         self.gateway.ring()
+
+    def drain(self, worker: WorkerProcess) -> None:
+        """As SIGTERM: it finishes what it has, says goodbye and leaves."""
+        worker.post(Drain())
+
+        def leave_if_idle() -> None:
+            if not worker.alive:
+                return
+            if not worker.core.idle:
+                self.clock.at(0.05, leave_if_idle)
+                return
+            worker.links.leave()
+            self.kill(worker)
+
+        self.clock.at(0.05, leave_if_idle)
 
     def restart_gateway(self) -> GatewayProcess:
         """A new life at the same address. Returns the old one."""

@@ -125,3 +125,33 @@ def test_nothing_that_has_ended_is_remembered() -> None:
         sizes.append({p.instance: footprint(p.core) for p in (cluster.gateway, *cluster.workers)})
     assert sizes[1] == sizes[0]
     assert sizes[2] == sizes[0]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_workers_are_replaced_one_by_one_and_nobody_notices(seed: int) -> None:
+    cluster = Cluster(TWO, seed)
+    requests = workload(seed, TWO, 24, wants=EVERYTHING)
+    cluster.submit(*requests, every_s=0.02)
+    for n in range(4):
+        cluster.clock.at(0.1 + 0.12 * n, lambda: cluster.start(cluster.workers[0].role))
+        cluster.clock.at(0.11 + 0.12 * n, lambda: cluster.drain(cluster.workers[0]))
+    cluster.answer(requests)
+    assert all(cluster.client(request).error is None for request in requests)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_queues_are_bounded_and_who_was_admitted_is_answered(seed: int) -> None:
+    shape = replace(TWO, max_waiting=2, prefill_pages=24, decode_pages=24)
+    cluster = Cluster(shape, seed, Weather(drop=0.03))
+    requests = workload(seed, shape, 24, wants=EVERYTHING)
+    cluster.submit(*requests)
+    cluster.answer(requests)
+    refused = [client for client in map(cluster.client, requests) if client.error is not None]
+    assert 0 < len(refused) < 24
+    for client in refused:
+        assert isinstance(client.error, Overloaded)
+        assert client.error.retry_after_s
+        assert client.admitted_at is None
+        assert not client.answers
+    cluster.settle()
