@@ -188,7 +188,10 @@ def test_addresses_to_join(join: str) -> None:
     ("argv", "message"),
     [
         ([], "the following arguments are required: --join"),
-        (["--join", "somewhere"], "--join somewhere: must be tcp://HOST:PORT, HOST:PORT or ipc://PATH"),
+        (
+            ["--join", "somewhere"],
+            "--join somewhere: must be tcp://HOST:PORT, HOST:PORT or ipc://PATH",
+        ),
         (["--join", "a:1", "--port", "1"], "unknown flag --port; did you mean --transport?"),
     ],
 )
