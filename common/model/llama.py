@@ -15,6 +15,7 @@ from common.kernels.paged import KVLayer
 from common.kv.cache import KVCache
 from common.model.inputs import PassInputs
 from common.model.layers import Block, block
+from common.model.native_layers import NativeLayers, are_packed
 from common.model.spec import ModelSpec
 
 # T rows (packed tokens)  R rows whose logits are wanted  H hidden  V vocabulary
@@ -32,12 +33,21 @@ class Llama:
         self.blocks = [block(tensors, layer) for layer in range(spec.n_layers)]
         self.final_norm_H = plain(tensors["final_norm"])
         self.lm_head_VH = tensors.get("lm_head", self.embed_VH)
+        self._native_layers = None
+        if are_packed(self.blocks):
+            self._native_layers = NativeLayers(spec, self.blocks, self.final_norm_H)
 
     @torch.inference_mode()
     def forward(self, inputs: PassInputs, kv: KVCache) -> Tensor:
         """Hidden states of every row after the final norm: [T, H]. Writes the rows' KV."""
-        eps = self.spec.rms_norm_eps
         residual_TH = ops.embed(inputs.tokens_T, self.embed_VH)
+        if self._native_layers is not None:
+            return self._native_layers.run(residual_TH, inputs.rows, kv, self.cos_sin_LD)
+        return self.layer_by_layer(residual_TH, inputs, kv)
+
+    def layer_by_layer(self, residual_TH: Tensor, inputs: PassInputs, kv: KVCache) -> Tensor:
+        """The layers as they are defined: from embeddings, overwritten, to `forward`'s result."""
+        eps = self.spec.rms_norm_eps
         buffers = _Buffers(self.spec, residual_TH)
         normed_TH = ops.rms_norm(residual_TH, self.blocks[0].attn_norm_H, eps, buffers.normed_TH)
         for layer, b in enumerate(self.blocks):

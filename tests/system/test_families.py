@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from common.kernels import ops
+from common.kv.cache import KVCache
+from common.model.inputs import PassInputs
 from common.model.llama import Llama
 from common.model.load import load_model
 from tests.system.one_sequence import OneSequence
@@ -91,9 +94,21 @@ def generate(model: Llama) -> tuple[list[int], Tensor]:
     return tokens, torch.cat(logits)
 
 
+class LayerByLayer(Llama):
+    """A loaded model that computes as the operations are written down, one by one."""
+
+    def __init__(self, model: Llama) -> None:
+        self.__dict__.update(model.__dict__)
+
+    @torch.inference_mode()
+    def forward(self, inputs: PassInputs, kv: KVCache) -> Tensor:
+        return self.layer_by_layer(ops.embed(inputs.tokens_T, self.embed_VH), inputs, kv)
+
+
 def check(directory: Path, oracle: PreTrainedModel) -> None:
     loaded = load_model(directory, torch.float32, None, N_TOKENS)
     tokens, ours_TV = generate(loaded.model)
+    assert torch.equal(generate(LayerByLayer(loaded.model))[1], ours_TV)
     with torch.inference_mode():
         theirs_TV = oracle(torch.tensor([tokens])).logits[0]
     torch.testing.assert_close(ours_TV, theirs_TV, rtol=1e-4, atol=1e-4)

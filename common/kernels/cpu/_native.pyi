@@ -85,3 +85,35 @@ def norm(
 
 def argmax(logits: int, n_rows: int, n: int, out: int) -> None:
     """Of float32 rows the first largest, int64; -1 where that is not finite or a logit is NaN."""
+
+def draw(
+    logits: int, scales: int, min_ps: int, top_ps: int, top_ks: int, uniforms: int, n_draws: int,
+    n: int, weight_bits: int, tokens: int,
+) -> None:  # fmt: skip
+    """`logits`: addresses of the rows; the others arrays, int64 or float64 (`sampling.h`)."""
+
+class Layers:
+    """A Llama's layers (`layers.h`). Whatever is given must outlive it. 0: there is none."""
+
+    def __init__(self, *, float32: bool, hidden: int, eps: float, final_norm: int) -> None: ...
+    def add(
+        self,
+        *,
+        attn_norm: int,
+        mlp_norm: int,
+        q_norm: int,
+        k_norm: int,
+        eps: float,
+        qkv: Matrix,
+        qkv_bias: int,
+        o: Matrix,
+        o_bias: int,
+        gate_up: Matrix,
+        gate_up_bias: int,
+        down: Matrix,
+        down_bias: int,
+    ) -> None: ...
+    def run(
+        self, plan: AttentionPlan, turns: Turns, pages: list[int], residual: int, out: int
+    ) -> None:
+        """`pages`: of each layer the address of its first key, then of its first value."""

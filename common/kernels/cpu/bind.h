@@ -6,6 +6,7 @@
 namespace baton {
 
 void bind_attention(nanobind::module_& m);
+void bind_layers(nanobind::module_& m);
 void bind_products(nanobind::module_& m);
 void bind_rowwise(nanobind::module_& m);
 

@@ -6,6 +6,7 @@
 
 #include "attention.h"
 #include "bind.h"
+#include "layers.h"
 #include "rowwise.h"
 #include "threads.h"
 
@@ -44,30 +45,6 @@ void check(const int64_t* indices, int64_t n, int64_t end, const char* what) {
   }
 }
 
-struct Pages {
-  PageGeometry geometry;
-  int64_t n_pages;
-};
-
-// Rows to rotate and write: where, and by how much.
-struct Turns {
-  Turns(uintptr_t cos_sin, int64_t n_positions, uintptr_t positions, uintptr_t slots,
-        int64_t n_rows, const Pages& pages)
-      : cos_sin(array_at<float>(cos_sin)),
-        positions(array_at<int64_t>(positions)),
-        slots(array_at<int64_t>(slots)),
-        n_rows(n_rows),
-        pages(pages) {
-    check(this->positions, n_rows, n_positions, "position");
-    check(this->slots, n_rows, pages.n_pages * pages.geometry.page_tokens, "slot");
-  }
-
-  const float* cos_sin;
-  const int64_t *positions, *slots;
-  int64_t n_rows;
-  Pages pages;
-};
-
 TurnRows rows_of(const Turns& turns, bool float32, uintptr_t page_k, uintptr_t page_v) {
   TurnRows rows = {};
   rows.dtype = float32 ? Dtype::float32 : Dtype::bfloat16;
@@ -101,24 +78,11 @@ void attend_at(AttentionPlan& plan, bool float32, uintptr_t q, uintptr_t page_k,
          float32 ? Dtype::float32 : Dtype::bfloat16);
 }
 
-void turn_write_attend(AttentionPlan& plan, const Turns& turns, bool float32, uintptr_t qkv,
-                       uintptr_t q_norm, uintptr_t k_norm, float eps, uintptr_t page_k,
-                       uintptr_t page_v, uintptr_t out) {
-  const PageGeometry& g = plan.geometry;
-  const int64_t n_heads = int64_t{g.n_kv_heads} * plan.n_rep;
-  const int64_t head_bytes = int64_t{g.head_dim} * (float32 ? 4 : 2);
-  TurnRows rows = rows_of(turns, float32, page_k, page_v);
-  rows.q = at(qkv);
-  rows.k = at(qkv + n_heads * head_bytes);
-  rows.v = at(qkv + (n_heads + g.n_kv_heads) * head_bytes);
-  rows.n_heads = static_cast<int>(n_heads);
-  rows.q_stride = rows.k_stride = rows.v_stride = (n_heads + 2 * g.n_kv_heads) * g.head_dim;
-  rows.q_norm = at(q_norm);
-  rows.k_norm = at(k_norm);
-  rows.eps = eps;
-  turn_and_write(rows);
-  attend(plan, {rows.q, at(out), at(page_k), at(page_v), rows.q_stride, n_heads * g.head_dim},
-         rows.dtype);
+void turn_write_attend_at(AttentionPlan& plan, const Turns& turns, bool float32, uintptr_t qkv,
+                          uintptr_t q_norm, uintptr_t k_norm, float eps, uintptr_t page_k,
+                          uintptr_t page_v, uintptr_t out) {
+  turn_write_attend(plan, turns, float32 ? Dtype::float32 : Dtype::bfloat16, at(qkv),
+                    {at(q_norm), at(k_norm), eps}, {at(page_k), at(page_v)}, at(out));
 }
 
 }  // namespace
@@ -141,10 +105,18 @@ void bind_attention(nb::module_& m) {
              new (self) AttentionPlan(sequences, pages.geometry, n_rep, n_threads());
            });
   nb::class_<Turns>(m, "Turns")
-      .def(nb::init<uintptr_t, int64_t, uintptr_t, uintptr_t, int64_t, const Pages&>());
+      .def("__init__",
+           [](Turns* self, uintptr_t cos_sin, int64_t n_positions, uintptr_t positions,
+              uintptr_t slots, int64_t n_rows, const Pages& pages) {
+             const Turns turns = {array_at<float>(cos_sin), array_at<int64_t>(positions),
+                                  array_at<int64_t>(slots), n_rows, pages};
+             check(turns.positions, n_rows, n_positions, "position");
+             check(turns.slots, n_rows, pages.n_pages * pages.geometry.page_tokens, "slot");
+             new (self) Turns(turns);
+           });
   m.def("turn_and_write", &turn_and_write_at, unlocked);
   m.def("attend", &attend_at, unlocked);
-  m.def("turn_write_attend", &turn_write_attend, unlocked);
+  m.def("turn_write_attend", &turn_write_attend_at, unlocked);
 }
 
 }  // namespace baton

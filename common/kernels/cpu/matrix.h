@@ -25,7 +25,8 @@ struct Matrix {
 
   int n_parts() const { return gated ? 2 : 1; }
   int64_t element_bytes() const { return dtype == Dtype::float32 ? 4 : 2; }
-  int64_t row_bytes() const { return n_inputs * element_bytes(); }
+  int64_t row_bytes() const { return n_inputs * element_bytes(); }   // of a row multiplied
+  int64_t out_bytes() const { return n_outputs * element_bytes(); }  // of its product
   int64_t n_steps() const { return (row_bytes() + 3) / 4; }
   int64_t n_blocks() const { return (n_outputs + BLOCK - 1) / BLOCK; }  // of one part
   char* block(int64_t block, int part) const {

@@ -41,4 +41,5 @@ NB_MODULE(_native, m) {
   baton::bind_attention(m);
   baton::bind_products(m);
   baton::bind_rowwise(m);
+  baton::bind_layers(m);
 }
