@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from common.engine.plan import Draw, Drawn
-from common.kernels import ops
+from common.kernels import native_rowwise, ops
 from common.params import SamplingParams, TokenLogprob
 
 UNIFORM_BITS = 53
@@ -32,6 +32,19 @@ BIN_SHIFT = 48  # of a float64's bits: keeps 4 of the mantissa, so 16 bins an oc
 BIN_BEFORE_ONE = 0x3FEF  # what the shift leaves of 1.0, less 1
 N_BINS = 2 + 16 * WEIGHT_BITS
 MIN_TEMPERATURE = 1e-300  # what is smaller divides to NaN
+LOG2_E = 1.4426950408889634
+EXP2_SERIES = (  # 2 ** f for -1/2 <= f <= 1/2 within 1.6e-14: the highest power first
+    1.0148341268202081e-07,
+    1.3258335398449777e-06,
+    1.5252990011882775e-05,
+    0.0001540344088448824,
+    0.0013333557625477476,
+    0.009618129181163879,
+    0.05550410866841569,
+    0.2402265069572282,
+    0.6931471805598851,
+    1.0,
+)
 CPU_WEIGHTS = 2**16  # computed at once: what a core's cache holds
 DEVICE_WEIGHTS = 2**24
 
@@ -55,10 +68,9 @@ def sample(logits_BV: Tensor, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
         for b, token in zip(greedy, _argmax(greedy_RV), strict=True):
             tokens[b] = token
     random = [b for b, draw in enumerate(draws) if draw.params.temperature != 0]
-    for some in _groups(random, logits_BV):
-        drawn = _draw(torch.stack([rows[b] for b in some]), [draws[b] for b in some])
-        for b, token in zip(some, drawn, strict=True):
-            tokens[b] = token
+    drawn = _draw_rows([rows[b] for b in random], [draws[b] for b in random])
+    for b, token in zip(random, drawn, strict=True):
+        tokens[b] = token
     return _with_logprobs(logits_BV, draws, tokens)
 
 
@@ -158,18 +170,59 @@ def _weights(logits_RV: Tensor, temperatures: Sequence[float]) -> Tensor:
     """Probabilities as int64 [R, V], up to a factor: floor(exp((l - max l) / t) * 2**bits).
 
     The sum of a row stays below 2**62. A token that is less than 2**-bits times as likely as the
-    first (in a vocabulary of 50,000: 32 nats behind) has weight 0. It must be torch's `exp`: with
-    `exp2` an element's last bit depends on where in the vector it lies.
+    first (in a vocabulary of 50,000: 32 nats behind) has weight 0. Operations are exact or rounded
+    once, in a fixed order, so every device and the C++ kernels come to the same weights; no
+    library's `exp` is like another's.
     """
     maxima = logits_RV.amax(-1, keepdim=True)
     _require_finite(maxima)
-    t_R1 = torch.tensor(temperatures, dtype=torch.float64, device=logits_RV.device)[:, None]
-    x = logits_RV.double().sub_(maxima).div_(t_R1.clamp_(min=MIN_TEMPERATURE)).exp_()
-    return x.mul_(2.0 ** _weight_bits(logits_RV)).to(torch.int64)
+    scales = torch.tensor([_scale(t) for t in temperatures], dtype=torch.float64)
+    bits = _weight_bits(logits_RV.shape[-1])
+    x = (logits_RV.double() - maxima).mul_(scales.to(logits_RV.device)[:, None])
+    n = x.clamp_(min=-2 - bits).round()
+    fraction = x.sub_(n)
+    power = torch.full_like(fraction, EXP2_SERIES[0])
+    for coefficient in EXP2_SERIES[1:]:
+        power.mul_(fraction).add_(coefficient)
+    exponent = n.to(torch.int64).add_(1023 + bits).bitwise_left_shift_(52)
+    return power.mul_(exponent.view(torch.float64)).to(torch.int64)
 
 
-def _weight_bits(logits_RV: Tensor) -> int:
-    return WEIGHT_BITS - math.ceil(math.log2(logits_RV.shape[-1]))
+def _scale(temperature: float) -> float:
+    """What a logit's distance to the largest is multiplied with, to be an exponent of 2."""
+    return LOG2_E / max(temperature, MIN_TEMPERATURE)
+
+
+def _weight_bits(n_vocab: int) -> int:
+    return WEIGHT_BITS - math.ceil(math.log2(n_vocab))
+
+
+def _draw_rows(rows: Sequence[Tensor], draws: Sequence[Draw]) -> list[int]:
+    if not rows:
+        return []
+    if ops.is_native(rows[0]):
+        return _draw_natively(rows, draws)
+    tokens: list[int] = []
+    for some in _groups(range(len(rows)), rows[0]):
+        tokens += _draw(torch.stack([rows[r] for r in some]), [draws[r] for r in some])
+    return tokens
+
+
+def _draw_natively(rows: Sequence[Tensor], draws: Sequence[Draw]) -> list[int]:
+    """`_draw` by the C++ kernels, which come to the same tokens."""
+    params = [draw.params for draw in draws]
+    tokens = native_rowwise.draw(
+        rows,
+        scales=[_scale(p.temperature) for p in params],
+        min_ps=[p.min_p for p in params],
+        top_ps=[p.top_p for p in params],
+        top_ks=[p.top_k for p in params],
+        uniforms=[_uniform(draw) for draw in draws],
+        weight_bits=_weight_bits(len(rows[0])),
+    )
+    if -1 in tokens:
+        raise ArithmeticError("the logits have no finite maximum")
+    return tokens
 
 
 def _draw(logits_RV: Tensor, draws: Sequence[Draw]) -> list[int]:
@@ -177,9 +230,11 @@ def _draw(logits_RV: Tensor, draws: Sequence[Draw]) -> list[int]:
     weights_RV = _weights(logits_RV, [draw.params.temperature for draw in draws])
     for r, draw in enumerate(draws):
         _truncate(weights_RV[r], logits_RV[r], draw.params)
-    return _invert(
-        weights_RV, [uniform_bits(draw.params.seed, draw.sample, draw.index) for draw in draws]
-    )
+    return _invert(weights_RV, [_uniform(draw) for draw in draws])
+
+
+def _uniform(draw: Draw) -> int:
+    return uniform_bits(draw.params.seed, draw.sample, draw.index)
 
 
 def _invert(weights_RV: Tensor, uniforms: Sequence[int]) -> list[int]:
@@ -264,7 +319,7 @@ def _score(logits_RV: Tensor, targets: Sequence[int], n_top: int) -> list[TokenL
     values, ranks = values_R1.squeeze(-1).tolist(), (ahead + ties + 1).tolist()
     scores: list[TokenLogprob] = []
     for r, target in enumerate(targets):
-        log_total = maxima[r] + math.log(totals[r]) - _weight_bits(logits_RV) * math.log(2)
+        log_total = maxima[r] + math.log(totals[r]) - _weight_bits(n_vocab) * math.log(2)
         top = _top(logits_RV[r], min(n_top, n_vocab))
         scores.append(
             TokenLogprob(

@@ -1,4 +1,6 @@
-"""Norms and the most likely tokens by the C++ kernels. Must be called only for dtypes they know."""
+"""Norms, and the choice of tokens, by the C++ kernels. Must be called only for dtypes they know."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -50,3 +52,33 @@ def argmax(logits_RV: Tensor) -> list[int]:
     tokens_R = np.empty(n_rows, np.int64)
     native.lib.argmax(logits_RV.data_ptr(), n_rows, n_vocab, tokens_R.ctypes.data)
     return tokens_R.tolist()
+
+
+def draw(
+    rows: Sequence[Tensor],
+    *,
+    scales: Sequence[float],
+    min_ps: Sequence[float],
+    top_ps: Sequence[float],
+    top_ks: Sequence[int],
+    uniforms: Sequence[int],
+    weight_bits: int,
+) -> list[int]:
+    """A token of each row of float32 logits [V]; see `common.sampling` for what is done.
+
+    scales    of a logit's distance to the largest, to an exponent of 2
+    uniforms  of 53 bits
+    -1 where the largest logit is not finite or one is NaN.
+    """
+    rows = [row.contiguous() for row in rows]
+    arrays = [
+        np.array([row.data_ptr() for row in rows], np.uint64),
+        *(np.array(values, np.float64) for values in (scales, min_ps, top_ps)),
+        *(np.array(values, np.int64) for values in (top_ks, uniforms)),
+    ]
+    if any(len(array) != len(rows) for array in arrays) or len({len(row) for row in rows}) != 1:
+        raise ValueError("rows and parameters of different numbers or lengths")
+    tokens = np.empty(len(rows), np.int64)
+    addresses = (array.ctypes.data for array in arrays)
+    native.lib.draw(*addresses, len(rows), len(rows[0]), weight_bits, tokens.ctypes.data)
+    return tokens.tolist()

@@ -35,6 +35,13 @@ def set_threads(n: int, dtype: torch.dtype | None = None) -> None:
         native.lib.set_threads(n)
 
 
+def is_native(x: Tensor) -> bool:
+    """Whether the C++ kernels compute with such rows."""
+    if not native.available() or x.device.type != "cpu":
+        return False
+    return x.dtype is torch.bfloat16 or x.dtype is torch.float32
+
+
 def embed(ids_T: Tensor, table: Matrix) -> Tensor:
     """Rows of the table [V, H]: [T, H]. `ids_T` int64. IndexError: there is no such row."""
     if isinstance(table, Tensor):
@@ -71,7 +78,7 @@ def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float, out: Tensor | None = No
 
     As Hugging Face computes it: in float32, rounded to x's dtype before the weight multiplies.
     """
-    if _native(x_TH):
+    if is_native(x_TH):
         return native_rowwise.rms_norm(x_TH, weight_H, eps, out)
     return _put(torch_path.rms_norm(x_TH, weight_H, eps), out)
 
@@ -80,7 +87,7 @@ def add_rms_norm(
     x_TH: Tensor, residual_TH: Tensor, weight_H: Tensor, eps: float, out: Tensor | None = None
 ) -> Tensor:
     """Adds x to the residual, in place; the norm of that."""
-    if _native(x_TH):
+    if is_native(x_TH):
         return native_rowwise.add_rms_norm(x_TH, residual_TH, weight_H, eps, out)
     return _put(torch_path.add_rms_norm(x_TH, residual_TH, weight_H, eps), out)
 
@@ -101,7 +108,7 @@ def rope_and_write(
     positions_T  int64; rows of cos_sin_LD
     slots_T      int64; page * page_tokens + place in the page, all different
     """
-    path = native_attention if _native(q_TND) else torch_path
+    path = native_attention if is_native(q_TND) else torch_path
     return path.rope_and_write(q_TND, k_TGD, v_TGD, cos_sin_LD, positions_T, slots_T, layer)
 
 
@@ -111,7 +118,7 @@ def attend(q_TND: Tensor, layer: KVLayer, rows: AttentionRows) -> Tensor:
     A row attends to the tokens of its sequence up to itself, whose KV must be in the pages. What
     lies elsewhere in the pool, or in slots not written yet, is of no effect, be it NaN.
     """
-    if _native(q_TND):
+    if is_native(q_TND):
         return native_attention.attend(q_TND, layer, rows)
     return torch_attention.attend(q_TND, layer, rows.groups)
 
@@ -128,7 +135,7 @@ def attention(
 
     qkv_TX  of each row N heads of q, then G of k, then G of v; may be overwritten
     """
-    if _native(qkv_TX):
+    if is_native(qkv_TX):
         return native_attention.attention(qkv_TX, norms, cos_sin_LD, rows, layer, out)
     n_rows, n_kv_heads = len(qkv_TX), layer.geometry.n_kv_heads
     heads_TND = qkv_TX.view(n_rows, -1, layer.geometry.head_dim)
@@ -148,16 +155,9 @@ def argmax(logits_RV: Tensor) -> list[int]:
 
     -1 where it is not finite or a logit of the row is NaN.
     """
-    if _native(logits_RV) and logits_RV.dtype is torch.float32:
+    if is_native(logits_RV) and logits_RV.dtype is torch.float32:
         return native_rowwise.argmax(logits_RV)
     return torch_path.argmax(logits_RV)
-
-
-def _native(x: Tensor) -> bool:
-    """Whether the C++ kernels compute with such rows."""
-    if not native.available() or x.device.type != "cpu":
-        return False
-    return x.dtype is torch.bfloat16 or x.dtype is torch.float32
 
 
 def _put(result: Tensor, out: Tensor | None) -> Tensor:
