@@ -71,14 +71,23 @@ def draw(
     -1 where the largest logit is not finite or one is NaN.
     """
     rows = [row.contiguous() for row in rows]
-    arrays = [
-        np.array([row.data_ptr() for row in rows], np.uint64),
-        *(np.array(values, np.float64) for values in (scales, min_ps, top_ps)),
-        *(np.array(values, np.int64) for values in (top_ks, uniforms)),
-    ]
-    if any(len(array) != len(rows) for array in arrays) or len({len(row) for row in rows}) != 1:
+    lengths = {len(values) for values in (scales, min_ps, top_ps, top_ks, uniforms)}
+    if lengths != {len(rows)} or len({len(row) for row in rows}) != 1:
         raise ValueError("rows and parameters of different numbers or lengths")
+    addresses = np.array([row.data_ptr() for row in rows], np.uint64)
+    rates = np.array((scales, min_ps, top_ps), np.float64)
+    counts = np.array((top_ks, uniforms), np.int64)
     tokens = np.empty(len(rows), np.int64)
-    addresses = (array.ctypes.data for array in arrays)
-    native.lib.draw(*addresses, len(rows), len(rows[0]), weight_bits, tokens.ctypes.data)
+    native.lib.draw(
+        addresses.ctypes.data,
+        rates[0].ctypes.data,
+        rates[1].ctypes.data,
+        rates[2].ctypes.data,
+        counts[0].ctypes.data,
+        counts[1].ctypes.data,
+        len(rows),
+        len(rows[0]),
+        weight_bits,
+        tokens.ctypes.data,
+    )
     return tokens.tolist()
