@@ -236,3 +236,18 @@ def test_a_prompt_that_is_computed_or_fetched_has_no_chunk() -> None:
     fetching.phase = Phase.FETCHING
     queue = [computed("computed", 30, accepted=True, due=0.0), fetching, prompt("c", 10)]
     assert ends(queue) == [("c", 10)]
+
+
+def test_no_more_are_set_back_than_are_needed() -> None:
+    idle = [computed(name, 30, accepted=False, due=d) for d, name in enumerate("abc")]
+    owed = prompt("owed", 70, due=4.0)
+    room = replace(ROOM, available_pages=4, owed_at=5.0)  # 3 pages short, and c has 3
+    assert set_back([*idle, owed], room) == ["c"]
+
+
+def test_nobody_is_set_back_where_all_of_them_would_not_do() -> None:
+    idle = [computed(name, 30, accepted=False, due=0.0) for name in "ab"]
+    owed = prompt("owed", 90, due=1.0)
+    room = replace(ROOM, available_pages=3, owed_at=5.0)
+    assert set_back([*idle, owed], room) == ["b", "a"]
+    assert set_back([*idle, owed], replace(room, available_pages=2)) == []
