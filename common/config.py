@@ -20,6 +20,7 @@ from common.ids import Role
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 TransportName = Literal["auto", "shm", "tcp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+Quantization = Literal["none", "int8", "gguf"]
 BlockSize = Literal[1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 # A value's type carries its bounds and, where they need words, what is expected. A field's own
@@ -28,6 +29,7 @@ Count = Annotated[int, Meta(ge=1)]
 Bytes = Annotated[
     int, Meta(ge=1, description="a number of bytes, at least 1, such as 512MiB or 2G")
 ]
+BytesOrNone = Annotated[int, Meta(ge=0, description="a number of bytes, such as 512MiB or 2G")]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(min_length=1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -76,6 +78,17 @@ class PoolTuning(Section, frozen=True, kw_only=True):
     enable_prefix_caching: Annotated[
         bool | None, Meta(description="keep finished pages, to be found by their tokens")
     ] = None
+    kv_host_memory_bytes: Annotated[
+        BytesOrNone | None,
+        Meta(description="host memory of each worker for pages of preempted sequences; 0: none"),
+    ] = None
+    quantization: Annotated[
+        Quantization | None,
+        Meta(
+            description="how weights are held: none; int8, per output channel; "
+            "gguf, in the file's own groups (Q4_1, Q8_0)"
+        ),
+    ] = None
     max_waiting: Annotated[
         Count | None, Meta(description="requests that a worker queues before it refuses")
     ] = None
@@ -102,6 +115,8 @@ class Tuning(Section, frozen=True, kw_only=True):
     chunk_tokens: int
     kv_cache_memory_bytes: int = 2**30
     enable_prefix_caching: bool = True
+    kv_host_memory_bytes: int = 0
+    quantization: Quantization = "none"
     max_waiting: int = 256
     threads: int | None = None
     cpus: str | None = None
@@ -223,6 +238,8 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     chunk_tokens: int
     kv_cache_memory_bytes: int
     enable_prefix_caching: bool
+    kv_host_memory_bytes: int
+    quantization: Quantization
     max_waiting: int
     threads: int
     cpus: tuple[int, ...] | None  # None: wherever the system puts it
@@ -269,6 +286,8 @@ def tuning(config: ServeConfig, role: Role) -> Tuning:
         chunk_tokens=chunk or min(default.chunk_tokens, budget),
         kv_cache_memory_bytes=given.kv_cache_memory_bytes or default.kv_cache_memory_bytes,
         enable_prefix_caching=default.enable_prefix_caching if caching is None else caching,
+        kv_host_memory_bytes=given.kv_host_memory_bytes or default.kv_host_memory_bytes,
+        quantization=given.quantization or default.quantization,
         max_waiting=given.max_waiting or default.max_waiting,
         threads=given.threads,
         cpus=given.cpus,
@@ -316,6 +335,8 @@ def resolve_worker(
         chunk_tokens=own.chunk_tokens,
         kv_cache_memory_bytes=own.kv_cache_memory_bytes,
         enable_prefix_caching=own.enable_prefix_caching,
+        kv_host_memory_bytes=own.kv_host_memory_bytes,
+        quantization=own.quantization,
         max_waiting=own.max_waiting,
         threads=own.threads or (len(cpus) if cpus else threads),
         cpus=cpus,

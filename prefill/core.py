@@ -35,7 +35,7 @@ from common.messages import (
     Release,
     Resync,
 )
-from prefill.compute import Compute, check_holds
+from prefill.compute import Compute
 from prefill.handoff import Key
 from prefill.outgoing import failed, first_tokens, line
 from prefill.passes import Passes
@@ -60,7 +60,6 @@ class PrefillCore:
 
     def __init__(self, limits: Limits, pool: PagePool, options: PrefillOptions) -> None:
         self._limits = limits
-        self._pool = pool
         self._compute = Compute(
             pool,
             page_tokens=limits.page_tokens,
@@ -298,4 +297,4 @@ class PrefillCore:
 
     def check(self) -> None:
         """Raise InvariantBroken unless every held page has a holder that this core knows."""
-        check_holds(self._pool, self._transfers.holds())
+        self._transfers.check()

@@ -9,10 +9,11 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, ValuesView
 
 from common.engine.events import Action, Cancel, Note, Send
-from common.ids import InstanceId, PageId, TransferId
+from common.errors import InvariantBroken
+from common.ids import InstanceId, TransferId
 from common.messages import Accept, AnyMessage, Gone, Listed
 from common.messages import Phase as WirePhase
-from prefill.compute import Compute
+from prefill.compute import Compute, check_holds
 from prefill.handoff import Key, Leases
 from prefill.outgoing import failed, first_tokens, handoff, pages_ready
 from prefill.scheduler import order
@@ -157,6 +158,7 @@ class Transfers:
             self.send(lease.reader, pages_ready(prompt, lease))
 
     def hand_over(self, prompt: Prompt) -> None:
+        """If it is computed, and decode has accepted."""
         lease = self._leases.get(prompt.key)
         if lease is not None and prompt.phase is Phase.COMPUTED:
             self.send(lease.reader, handoff(prompt, lease))
@@ -175,9 +177,8 @@ class Transfers:
         else:
             prompt.on(Event.COMPUTED)
         self.send(prompt.gateway, first_tokens(prompt))
-        if prompt.phase is Phase.COMPUTED and prompt.accept is not None:
-            self.announce(prompt)
-            self.hand_over(prompt)
+        self.announce(prompt)
+        self.hand_over(prompt)
 
     def fail(self, prompt: Prompt, detail: str) -> None:
         """The gateway is told again until its End."""
@@ -206,6 +207,9 @@ class Transfers:
         self._leases.end(prompt.key)
         self._compute.give_back(prompt)
 
-    def holds(self) -> list[PageId]:
-        """Every hold on a page, with repetition: for the law of conservation."""
-        return [*(p for t in self._live.values() for p in t.pages), *self._leases.held_pages()]
+    def check(self) -> None:
+        """Raise InvariantBroken unless every hold on a page has a holder that is known here."""
+        if set(map(id, self.queue)) != set(map(id, self._live.values())):
+            raise InvariantBroken(f"{len(self.queue)} prompts in line, {len(self._live)} live")
+        own = (page for prompt in self.queue for page in prompt.pages)
+        check_holds(self._compute.pool, [*own, *self._leases.held_pages()])

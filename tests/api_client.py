@@ -71,20 +71,34 @@ class Client:
 
 
 def gathered(events: Sequence[Event]) -> Answer:
-    """From the events of a stream, or the one of an answer that came whole."""
-    choices = [choice for event in events for choice in event["choices"]]
-    scores = [choice["logprobs"] for choice in choices if choice.get("logprobs")]
+    """The one choice that was asked for, from the events of a stream or an answer that came
+    whole."""
+    (answer,) = choices(events)
+    return answer
+
+
+def choices(events: Sequence[Event]) -> tuple[Answer, ...]:
+    """All choices, by their index."""
+    parts: dict[int, list[Event]] = {}
+    for event in events:
+        for part in event["choices"]:
+            parts.setdefault(part["index"], []).append(part)
     usage = events[-1]["usage"]
-    answer = Answer(
-        text="".join(choice["text"] for choice in choices),
-        tokens=tuple(token for choice in choices for token in choice["token_ids"]),
+    answers = tuple(_joined(parts[index], usage) for index in sorted(parts))
+    assert usage["completion_tokens"] == sum(len(answer.tokens) for answer in answers)
+    return answers
+
+
+def _joined(parts: Sequence[Event], usage: Event) -> Answer:
+    scores = [part["logprobs"] for part in parts if part.get("logprobs")]
+    return Answer(
+        text="".join(part["text"] for part in parts),
+        tokens=tuple(token for part in parts for token in part["token_ids"]),
         logprobs=tuple(value for score in scores for value in score["token_logprobs"]),
-        finish=choices[-1]["finish_reason"],
+        finish=parts[-1]["finish_reason"],
         prompt_tokens=usage["prompt_tokens"],
         cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
     )
-    assert usage["completion_tokens"] == len(answer.tokens)
-    return answer
 
 
 @asynccontextmanager

@@ -13,7 +13,9 @@ own reader of weights, which `tests/system/test_default_weights.py` holds equal 
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from os import sched_getaffinity
 from pathlib import Path
 
 import torch
@@ -87,7 +89,9 @@ class Oracle:
 
 def check(oracle: Oracle, prompts: Mapping[str, Ids], answers: Mapping[str, Ids]) -> None:
     """Fail unless every answer is the oracle's, but for ties that are few."""
-    verdicts = {name: oracle.judge(prompts[name], answer) for name, answer in answers.items()}
+    with ThreadPoolExecutor(len(sched_getaffinity(0))) as threads:
+        judged = threads.map(lambda name: oracle.judge(prompts[name], answers[name]), answers)
+    verdicts = dict(zip(answers, judged, strict=True))
     wrong = {name: v for name, v in verdicts.items() if v.differs_at is not None}
     assert not wrong, "\n".join(f"{name}: {verdict}" for name, verdict in wrong.items())
     n_tokens = sum(v.n_tokens for v in verdicts.values())

@@ -20,7 +20,6 @@ _CHATS: dict[str, list[dict[str, str]]] = {
 _TEXTS = {
     "plain": "The history of the printing press begins",
     "question": "Question: How far is the Moon from the Earth?\nAnswer:",
-    "list": "Shopping list:\n1. Milk\n2. Bread\n3.",
     "digits": "3.14159265358979323846264338327950288419716939937510",
     "arithmetic": "12 + 35 = 47\n48 + 27 = 75\n1024 + 976 =",
     "spaces": "   \n\n\t  \n",
@@ -34,7 +33,6 @@ _TEXTS = {
     "Hindi": "भारत की राजधानी",
     "Thai": "กรุงเทพมหานครเป็น",
     "emoji": "🙂🙃 🚀🚀 👩‍👩‍👧 →",
-    "accents": "Être ou ne pas être, voilà la question. Qu'est-ce que",
     "Python": "def fibonacci(n: int) -> int:\n    if n < 2:\n        return n\n",
     "C": "#include <stdio.h>\n\nint main(void) {\n    for (int i = 0; i < 10; i++) {\n",
     "JavaScript": "const sum = (xs) => xs.reduce((a, b) => a + b, 0);\nfunction",

@@ -21,7 +21,7 @@ def multiply(
 ) -> Tensor:
     """x W' + b, or of a gated matrix silu(gate) * up, rounded once, to `out`'s dtype.
 
-    `out`: of the result's size, contiguous; None: a new tensor of x's dtype.
+    `out`: of the result's size, contiguous, float32 or of x's dtype; None: a new one of x's dtype.
     """
     n_rows, rest = divmod(x_TI.numel(), matrix.n_inputs)
     if rest or x_TI.dtype is not matrix.dtype:
@@ -31,6 +31,8 @@ def multiply(
         out = torch.empty((n_rows, matrix.n_products), dtype=matrix.dtype)
     elif out.numel() != n_rows * matrix.n_products or not out.is_contiguous():
         raise ValueError(f"{tuple(out.shape)} for {n_rows} rows of {matrix}")
+    elif out.dtype is not matrix.dtype and out.dtype is not torch.float32:
+        raise ValueError(f"{out.dtype} for {n_rows} rows of {matrix}")
     native.lib.multiply(
         matrix.native,
         x_TI.data_ptr(),

@@ -6,76 +6,31 @@ What the first of them says is held against the oracle; the others must say the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import combinations, product
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from launch.gateway.text.load import TextModel, load_text_model
 from tests.api_client import Answer, Body, alone, at_once, metrics, run, until
-from tests.oracle import Oracle, check
+from tests.covering import Settings, covering
+from tests.oracle import Oracle, Verdict, check
 from tests.prompts import LONGEST_TOKENS, prompts
 from tests.servers import RunningServer, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 N_OUT = 64
+MAX_MODEL_LEN = f"--max-model-len={LONGEST_TOKENS + N_OUT}"
 N_OUT_SEEDED = 24
 N_OUT_TOP_1 = 16
 N_SHORT = 40
-POOLS = ((1, 1), (2, 1), (1, 2), (2, 2))
-SEEDS = {"plain": 1, "question": 2, "Japanese": 3, "C": 4, "17 tokens": 5, "one token": 2**40}
-TOP_1 = ("list", "Greek", "chat with system")
+SEEDS = {"question": 1, "Japanese": 2, "17 tokens": 3, "one token": 2**40}
+TOP_1 = ("Greek", "chat with system")
 CHAT = [
     {"role": "system", "content": "You are a terse assistant. Answer in one sentence."},
     {"role": "user", "content": "Why is the sky blue?"},
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the path of a request depends on, and its answer must not."""
-
-    pools: tuple[int, int]
-    transport: str
-    caching: bool
-    chunk_tokens: int
-    ample: bool  # pages for all; else so few that sequences must give way
-
-    def __str__(self) -> str:
-        prefill, decode = self.pools
-        cache = "cached" if self.caching else "uncached"
-        room = "ample" if self.ample else "tight"
-        return f"{prefill}x{decode}-{self.transport}-{cache}-{self.chunk_tokens}-{room}"
-
-    def flags(self) -> list[str]:
-        prefill, decode = self.pools
-        return [
-            f"--prefill={prefill}",
-            f"--decode={decode}",
-            f"--transport={self.transport}",
-            f"--{'' if self.caching else 'no-'}enable-prefix-caching",
-            f"--prefill.chunk-tokens={self.chunk_tokens}",
-            f"--decode.chunk-tokens={self.chunk_tokens}",
-            f"--kv-cache-memory-bytes={'320MiB' if self.ample else '72MiB'}",
-            f"--max-model-len={LONGEST_TOKENS + N_OUT}",
-            "--dtype=float32",
-        ]
-
-
-def covering() -> list[Settings]:
-    """Every value of every setting beside every value of every other: an orthogonal array."""
-    return [
-        Settings(
-            pools=pools,
-            transport=("shm", "tcp")[last],
-            caching=not last ^ first,
-            chunk_tokens=(16, 512)[last ^ second],
-            ample=not last ^ first ^ second,
-        )
-        for (n, pools), last in product(enumerate(POOLS), (0, 1))
-        for first, second in [divmod(n, 2)]
-    ]
 
 
 def test_every_pair_of_settings_is_covered() -> None:
@@ -142,19 +97,19 @@ def truth(default_model: Path) -> Truth:
 
 
 def test_one_pass_over_an_answer_judges_it_as_generating_does(oracle: Oracle, truth: Truth) -> None:
-    for name in ("chat with system", "Korean"):
-        prompt = truth.prompts[name]
-        answer = oracle.generate(prompt, 32)
-        assert oracle.judge(prompt, answer).n_tokens == 32
-        answer[20] += 1
-        assert oracle.judge(prompt, answer).differs_at == 20
+    prompt = truth.prompts["chat with system"]
+    answer = oracle.generate(prompt, 32)
+    assert oracle.judge(prompt, answer) == Verdict(n_tokens=32, n_ties=0)
+    wanted, answer[20] = answer[20], answer[20] + 1
+    verdict = oracle.judge(prompt, answer)
+    assert (verdict.differs_at, verdict.wanted) == (20, wanted)
 
 
 @pytest.mark.parametrize("settings", covering(), ids=str)
 def test_answers_are_the_oracles_whatever_the_path(
     default_model: Path, oracle: Oracle, truth: Truth, settings: Settings
 ) -> None:
-    with serving(default_model, *settings.flags()) as server:
+    with serving(default_model, *settings.flags(), MAX_MODEL_LEN) as server:
         until(lambda: "event=ready" in server.log(), "all workers up")
         if not settings.ample:
             teach_brevity(server, truth.model)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 import re
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PAGE_TOKENS = 16
 CHUNK_TOKENS = 256
-METRICS_S = 1.0  # workers tell their counters so often
+ROLES = ("prefill", "decode")
 N_AT_ONCE = 16
 
 
@@ -37,15 +36,26 @@ class Watched:
         return answer
 
     def told(self) -> Metrics:
-        """Counters of a moment at which nothing was going on any more."""
+        """Counters of a moment at which nothing was going on any more: each worker tells them
+        once a second, with the CPU time that it has used by then."""
         until(lambda: not any(self.pages_held().values()), "all pages given back")
-        time.sleep(2 * METRICS_S)
+        for _ in range(2):
+            before = self._cpu_seconds()
+            until(lambda before=before: self._is_news(before), "news of both workers")
         return metrics(self.server.url)
+
+    def _cpu_seconds(self) -> list[float]:
+        told = metrics(self.server.url)
+        return [s for role in ROLES for s in told.each("process_cpu_seconds_total", role)]
+
+    def _is_news(self, before: list[float]) -> bool:
+        now = self._cpu_seconds()
+        return len(now) == len(ROLES) and not set(before) & set(now)
 
     def pages_held(self) -> dict[str, int]:
         """By role, as last told."""
         told = metrics(self.server.url)
-        share = {role: told.total("kv_cache_usage_perc", role) for role in ("prefill", "decode")}
+        share = {role: told.total("kv_cache_usage_perc", role) for role in ROLES}
         return {role: round(of_one * self.n_pages) for role, of_one in share.items()}
 
     def events(self) -> list[dict[str, Any]]:
@@ -138,7 +148,7 @@ async def watch(
         while True:
             told = await asyncio.to_thread(metrics, watched.server.url)
             seen["running"].append(round(told.total("num_requests_running", "decode")))
-            for role in ("prefill", "decode"):
+            for role in ROLES:
                 share = told.total("kv_cache_usage_perc", role)
                 seen[role].append(round(share * watched.n_pages))
             await asyncio.sleep(0.05)

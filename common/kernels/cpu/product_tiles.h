@@ -1,15 +1,89 @@
-// The product's inner loops, for the instructions of the file that includes this between its
-// BEGIN_ and END_TARGET: everything here is local to that file. A kernel K says
+// The product's inner loops; included by `for_each_isa.h`. A kernel K says
 //
-//   Vector, LANES, load, store, broadcast   of 4 bytes a lane
-//   multiply_add(sum, w, x)                 sum + w * x, or of pairs sum + w0 x0 + w1 x1
-//   TILE_ROWS                               rows whose sums fit in the registers beside w and x
-//   exp(vector)
+//   Vector, LANES, zero, load, store, broadcast   of 4 bytes a lane
+//   multiply_add(sum, w, x)                       sum + w * x, or of pairs sum + w0 x0 + w1 x1
+//   TILE_ROWS                                     whose sums fit in the registers beside w and x
+//   Element                                       of weights, rows and bias
 
-namespace {
+namespace baton::ISA {
 
 constexpr int64_t PREFETCH_BYTES = 8192;  // ahead; into the next block at a block's end
 constexpr int64_t CACHED_STEPS = 1024;    // of a block, where it is read more than once
+
+#if LEVEL >= 2
+
+struct Registers {
+  using Vector = __m512;
+  static constexpr int LANES = 16;
+  static Vector zero() { return _mm512_setzero_ps(); }
+  static Vector load(const float* from) { return _mm512_loadu_ps(from); }
+  static void store(float* to, Vector v) { _mm512_storeu_ps(to, v); }
+  static Vector broadcast(const char* from) {
+    return _mm512_set1_ps(*reinterpret_cast<const float*>(from));
+  }
+  static Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+  // A bfloat16 is the upper half of a float32.
+  static Vector even(Vector pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+  }
+  static Vector odd(Vector pairs) {
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), upper));
+  }
+};
+constexpr int FLOAT32_ROWS = 12, BFLOAT16_ROWS = 10;
+
+#else
+
+struct Registers {
+  using Vector = __m256;
+  static constexpr int LANES = 8;
+  static Vector zero() { return _mm256_setzero_ps(); }
+  static Vector load(const float* from) { return _mm256_loadu_ps(from); }
+  static void store(float* to, Vector v) { _mm256_storeu_ps(to, v); }
+  static Vector broadcast(const char* from) {
+    return _mm256_set1_ps(*reinterpret_cast<const float*>(from));
+  }
+  static Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+  static Vector even(Vector pairs) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
+  }
+  static Vector odd(Vector pairs) {
+    const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000));
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs), upper));
+  }
+};
+constexpr int FLOAT32_ROWS = 6, BFLOAT16_ROWS = 4;
+
+#endif
+
+struct Float32 : Registers {
+  using Element = float;
+  static constexpr int TILE_ROWS = FLOAT32_ROWS;
+  static Vector multiply_add(Vector sum, Vector w, Vector x) { return fma(w, x, sum); }
+};
+
+#if LEVEL >= 3
+
+struct Bfloat16 : Registers {
+  using Element = bf16;
+  static constexpr int TILE_ROWS = FLOAT32_ROWS;
+  static Vector multiply_add(Vector sum, Vector w, Vector x) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x);
+  }
+};
+
+#else
+
+struct Bfloat16 : Registers {
+  using Element = bf16;
+  static constexpr int TILE_ROWS = BFLOAT16_ROWS;
+  static Vector multiply_add(Vector sum, Vector w, Vector x) {
+    return fma(odd(w), odd(x), fma(even(w), even(x), sum));
+  }
+};
+
+#endif
 
 // sums[ROWS][BLOCK] = (or +=) x[ROWS][steps] * w[steps][BLOCK], in vectors v .. v + WIDE of a block.
 template <class K, int ROWS, int WIDE, bool PREFETCH>
@@ -80,52 +154,35 @@ void multiply_block(const char* w, const char* x, int64_t x_stride, int64_t n_st
   }
 }
 
-inline float from_bfloat16(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, 4);
-  return value;
-}
-
-// To nearest, ties to even.
-inline uint16_t to_bfloat16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
-}
-
-inline void add_bias(float* sums, const char* bias, Dtype dtype, int n) {
-  if (dtype == Dtype::float32) {
-    const float* values = reinterpret_cast<const float*>(bias);
-    for (int i = 0; i < n; i++) sums[i] += values[i];
-  } else {
-    const uint16_t* values = reinterpret_cast<const uint16_t*>(bias);
-    for (int i = 0; i < n; i++) sums[i] += from_bfloat16(values[i]);
+// out[n] = a row's sums of a block, rounded once: plus bias, or silu(gate) * up.
+template <class Element, class Out>
+void put(const float* sums, const Element* bias, Out* out, int n) {
+  for (int i = 0; i < n; i += 16) {
+    const int left = std::min(16, n - i);
+    F32x16 y = load(sums + i);
+    if (bias) y = y + load(bias + i, left);
+    store(out + i, y, left);
   }
 }
 
-// gate[BLOCK] = silu(gate) * up
-template <class K>
-void silu_multiply(float* gate, const float* up) {
-  for (int i = 0; i < BLOCK; i += K::LANES) {
-    const auto g = K::load(gate + i);
-    const auto sigmoid_inverse = K::add(K::exp(K::subtract(K::zero(), g)), K::one());
-    K::store(gate + i, K::multiply(K::divide(g, sigmoid_inverse), K::load(up + i)));
+template <class Element, class Out>
+void put_gated(const float* gate, const float* up, const Element* gate_bias,
+               const Element* up_bias, Out* out, int n) {
+  for (int i = 0; i < n; i += 16) {
+    const int left = std::min(16, n - i);
+    F32x16 g = load(gate + i), u = load(up + i);
+    if (gate_bias) {
+      g = g + load(gate_bias + i, left);
+      u = u + load(up_bias + i, left);
+    }
+    store(out + i, g / (exp(zero() - g) + splat(1.0f)) * u, left);
   }
 }
 
-inline void put(const float* sums, char* out, Dtype dtype, int n) {
-  if (dtype == Dtype::float32) {
-    std::memcpy(out, sums, n * sizeof(float));
-  } else {
-    uint16_t* to = reinterpret_cast<uint16_t*>(out);
-    for (int i = 0; i < n; i++) to[i] = to_bfloat16(sums[i]);
-  }
-}
-
-template <class K>
-void run_chunk(const Product& p, int64_t row_begin, int64_t row_end, int64_t block) {
+// Rows [row_begin, row_end) of the outputs of one block. At most MAX_CHUNK_ROWS rows.
+template <class K, class Out>
+void chunk(const Product& p, int64_t row_begin, int64_t row_end, int64_t block) {
+  using Element = typename K::Element;
   alignas(64) float sums[2][MAX_CHUNK_ROWS * BLOCK];
   const Matrix& m = p.matrix;
   const int n_rows = static_cast<int>(row_end - row_begin);
@@ -135,17 +192,14 @@ void run_chunk(const Product& p, int64_t row_begin, int64_t row_end, int64_t blo
   }
   const int64_t first = block * BLOCK;
   const int n = static_cast<int>(std::min<int64_t>(BLOCK, m.n_outputs - first));
-  const int64_t out_bytes = p.out_dtype == Dtype::float32 ? 4 : 2;
-  for (int row = 0; row < n_rows; row++) {
-    float* gate = sums[0] + row * BLOCK;
-    for (int part = 0; p.bias && part < m.n_parts(); part++) {
-      add_bias(sums[part] + row * BLOCK,
-               p.bias + (part * m.n_outputs + first) * m.element_bytes(), m.dtype, n);
-    }
-    if (m.gated) silu_multiply<K>(gate, sums[1] + row * BLOCK);
-    char* out = p.out + ((row_begin + row) * m.n_outputs + first) * out_bytes;
-    put(gate, out, p.out_dtype, n);
+  const Element* bias = nullptr;
+  if (p.bias) bias = reinterpret_cast<const Element*>(p.bias) + first;
+  Out* out = reinterpret_cast<Out*>(p.out) + row_begin * m.n_outputs + first;
+  for (int row = 0; row < n_rows; row++, out += m.n_outputs) {
+    const float* y = sums[0] + row * BLOCK;
+    if (!m.gated) put(y, bias, out, n);
+    else put_gated(y, sums[1] + row * BLOCK, bias, bias ? bias + m.n_outputs : bias, out, n);
   }
 }
 
-}  // namespace
+}  // namespace baton::ISA

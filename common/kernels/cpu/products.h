@@ -17,7 +17,7 @@ struct Product {
   int64_t n_rows;
   const char* bias;    // [parts * n_outputs] of the matrix's dtype, or null
   char* out;           // [n_rows, n_outputs], contiguous
-  Dtype out_dtype;
+  Dtype out_dtype;     // float32, or the matrix's
 };
 
 // out = x W' + b, or of a gated matrix silu(gate) * up.
@@ -28,12 +28,5 @@ void multiply(Product product);
 // (Zen 4, bfloat16: 8 rows at 26 GB/s instead of 19, 1 row at 33 instead of 23.) Tiles of so many
 // rows ask; where the border lies is for whoever can measure it. Changes no result.
 inline int prefetch_rows = 5;
-
-// Rows [row_begin, row_end) of the outputs of one block. At most MAX_CHUNK_ROWS rows.
-constexpr int MAX_CHUNK_ROWS = 192;
-using ChunkFunction = void (*)(const Product&, int64_t row_begin, int64_t row_end, int64_t block);
-namespace avx2 { void chunk(const Product&, int64_t row_begin, int64_t row_end, int64_t block); }
-namespace avx512 { void chunk(const Product&, int64_t row_begin, int64_t row_end, int64_t block); }
-namespace avx512bf16 { void chunk(const Product&, int64_t, int64_t, int64_t block); }
 
 }  // namespace baton

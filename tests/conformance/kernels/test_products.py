@@ -187,7 +187,7 @@ def test_a_result_goes_where_it_is_wanted(make: Callable[[Tensor], Matrix]) -> N
     x, w, out = torch.randn(3, 8), torch.randn(40, 8), torch.empty(3, 40)
     assert ops.linear(x, make(w), None, out) is out
     assert torch.equal(out, ops.linear(x, make(w), None))
-    for misfit in (torch.empty(3, 39), torch.empty(40, 3).T):
+    for misfit in (torch.empty(3, 39), torch.empty(40, 3).T, torch.empty(3, 40).bfloat16()):
         with pytest.raises(ValueError, match="for 3 rows"):
             ops.linear(x, packed(w), None, misfit)
 

@@ -162,6 +162,14 @@ def test_a_lost_handoff_is_sent_again() -> None:
     assert bench.told(D) == [message]
 
 
+def test_nothing_is_handed_over_before_it_is_computed() -> None:
+    bench = Bench(chunk_tokens=4)
+    bench.hear(prefill(6))
+    bench.hear(accept(), sender=D)
+    bench.hear(listing((T, 1, ACCEPTED)), sender=D)
+    assert not bench.told(D)
+
+
 def test_what_decode_does_not_list_has_been_released() -> None:
     bench = Bench()
     handed(bench)

@@ -172,7 +172,7 @@ def test_only_the_reader_releases_and_only_its_attempt() -> None:
     bench.done(50)
     bench.hear(release(attempt=2), sender=InstanceId("decode-2"))
     bench.hear(release(attempt=1), sender=D)
-    assert bench.pool.n_held == 2
+    assert [bench.pool.refcount(PageId(page)) for page in (0, 1)] == [2, 2]
     bench.hear(release(attempt=2), sender=D)
     assert bench.core.idle
 
@@ -196,6 +196,8 @@ def test_a_release_before_the_end_gives_up_the_lease_not_the_prompt() -> None:
     bench.done(50)
     assert not bench.told(D)
     assert len(bench.runs) == 1
+    bench.hear(accept(held=refs(7)), sender=D)
+    assert bench.told(D) == [handoff(bench.refs(1), 6, 50, first=1)]
     bench.hear(ended())
     assert bench.core.idle
 

@@ -3,7 +3,7 @@
 from common.engine.events import Drain, Note, PeerDown
 from common.ids import InstanceId, TransferId
 from common.messages import Accepted, Handoff, Heartbeat, PagesReady, Phase, Refused, Resume
-from tests.unit.prefill.builders import Bench, D, G, T, accept, ended, listing, prefill
+from tests.unit.prefill.builders import Bench, D, G, T, accept, ended, listing, prefill, release
 
 A1 = Accepted(transfer=T, attempt=1)
 
@@ -176,6 +176,13 @@ def test_an_early_accept_of_an_attempt_that_never_comes_is_forgotten() -> None:
     bench.hear(Heartbeat(transfers=()), sender=D)
     bench.hear(prefill(9))
     assert not bench.told(D)  # nothing is said to decode before its Accept
+
+
+def test_a_release_takes_its_early_accept_along() -> None:
+    bench = Bench()
+    bench.hear(accept(), release(), sender=D)
+    bench.hear(prefill(9))
+    assert not bench.told(D)
 
 
 def test_a_lost_decode_worker_takes_its_early_accepts_along() -> None:
