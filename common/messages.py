@@ -22,7 +22,7 @@ import msgspec
 from common.ids import HostId, InstanceId, PageHash, PageId, Role, TransferId
 from common.params import FinishReason, SamplingParams, TokenLogprob
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Message(
@@ -189,7 +189,7 @@ class Prefill(Message, frozen=True, kw_only=True):
     decode: InstanceId
     salt: str = ""  # tenants with different salts never share pages
     decode_cached_tokens: int = 0  # hint: what `decode` probably holds already
-    deadline_s: float | None = None  # from arrival to first token; orders the queue
+    deadline_s: float | None = None  # from here to the first token: a stated SLO's, or none
 
 
 class Expect(Message, frozen=True, kw_only=True):
@@ -202,6 +202,8 @@ class Expect(Message, frozen=True, kw_only=True):
     params: SamplingParams
     prefill: Peer | None
     salt: str = ""
+    deadline_s: float | None = None  # as in `Prefill`; for a worker that runs the prompt itself
+    tpot_s: float | None = None  # mean seconds between two tokens that the request asks for
 
 
 class Accepted(Message, frozen=True, kw_only=True):
@@ -218,6 +220,7 @@ class Refused(Message, frozen=True, kw_only=True):
     attempt: int
     reason: str
     retry_after_s: float | None  # None: it will never fit
+    predicted_ttft_s: float | None = None  # given: it is beyond `deadline_s`, hence the refusal
 
 
 class End(Message, frozen=True, kw_only=True):
