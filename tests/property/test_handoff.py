@@ -3,12 +3,12 @@ lost, torn, cut, slow, paused or killed."""
 
 import pytest
 
+from bench.simulate.cluster import Cluster
+from bench.simulate.model import Wants, expected, generate
+from bench.simulate.shape import FAIR, Shape, Weather
+from bench.simulate.workload import full_house, workload
 from common.ids import Role
 from launch.gateway.transfers import Generate
-from tests.cluster.cluster import Cluster
-from tests.cluster.model import Wants, expected, generate
-from tests.cluster.shape import FAIR, Shape, Weather
-from tests.cluster.workload import full_house, workload
 
 TWO = Shape(prefills=2, decodes=2)
 SMALL = Shape(decodes=2, prefill_pages=24, decode_pages=20)

@@ -4,14 +4,14 @@ from itertools import pairwise
 
 import pytest
 
+from bench.simulate.cluster import Cluster
+from bench.simulate.model import Wants
+from bench.simulate.shape import Shape
+from bench.simulate.worker import WorkerProcess
+from bench.simulate.workload import full_house, workload
 from common.engine import reports
 from common.engine.events import Launch, Pull
 from launch.gateway.transfers import Generate
-from tests.cluster.cluster import Cluster
-from tests.cluster.model import Wants
-from tests.cluster.shape import Shape
-from tests.cluster.worker import WorkerProcess
-from tests.cluster.workload import full_house, workload
 
 EVERYTHING = Wants.ENDS | Wants.LOGPROBS | Wants.SCORES
 NEVER_S = 1e9

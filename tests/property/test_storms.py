@@ -5,14 +5,14 @@ from itertools import permutations
 
 import pytest
 
+from bench.simulate.cluster import Cluster
+from bench.simulate.footprint import footprint
+from bench.simulate.model import Wants, generate
+from bench.simulate.shape import Shape, Weather
+from bench.simulate.workload import workload
 from common.errors import Overloaded, PeerError
 from common.ids import Role
 from launch.gateway.core import MAX_COMPUTE_FAILURES
-from tests.cluster.cluster import Cluster
-from tests.cluster.footprint import footprint
-from tests.cluster.model import Wants, generate
-from tests.cluster.shape import Shape, Weather
-from tests.cluster.workload import workload
 
 TWO = Shape(prefills=2, decodes=2)
 EVERYTHING = Wants.ENDS | Wants.LOGPROBS | Wants.SCORES

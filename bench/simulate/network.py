@@ -7,10 +7,10 @@ from random import Random
 
 import msgspec
 
+from bench.simulate.clock import Clock
+from bench.simulate.shape import FAIR, Weather
 from common.ids import InstanceId, Role
 from common.messages import AnyMessage, Hello, ToDecode, ToGateway, ToPrefill
-from tests.cluster.clock import Clock
-from tests.cluster.shape import FAIR, Weather
 
 ANYONE = InstanceId("")
 HEARD_BY = {Role.PREFILL: ToPrefill, Role.DECODE: ToDecode, Role.GATEWAY: ToGateway}

@@ -9,11 +9,11 @@ from random import Random
 
 import numpy as np
 
+from bench.simulate.model import drawn_logprob, next_token, prompt_logprob
 from common.engine.plan import Drawn, PassPlan, PassResult
 from common.ids import PageHash, PageId
 from common.kv.pages import PagePool
 from common.params import TokenLogprob
-from tests.cluster.model import drawn_logprob, next_token, prompt_logprob
 
 GARBAGE = -1
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from random import Random
 
+from bench.simulate.model import PLAIN, Wants, generate
+from bench.simulate.shape import Shape
 from launch.gateway.transfers import Generate
-from tests.cluster.model import PLAIN, Wants, generate
-from tests.cluster.shape import Shape
 
 
 def workload(seed: int, shape: Shape, n: int, *, wants: Wants = PLAIN) -> list[Generate]:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bench.simulate.model import Answer, expected, expected_scores
+from bench.simulate.process import Process, World
+from bench.simulate.worker import FINGERPRINT
 from common.engine.events import Send
 from common.ids import HostId, InstanceId, Role, TransferId
 from common.kv.prefix import page_hashes
@@ -12,9 +15,6 @@ from launch.gateway.attempts import GatewayOptions
 from launch.gateway.core import GatewayCore
 from launch.gateway.events import Admitted, Delta, Quit, Rejected, StopSample, Submit
 from launch.gateway.transfers import Generate
-from tests.cluster.model import Answer, expected, expected_scores
-from tests.cluster.process import Process, World
-from tests.cluster.worker import FINGERPRINT
 
 
 @dataclass(eq=False)

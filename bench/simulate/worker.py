@@ -1,5 +1,7 @@
 """A virtual worker: the real core of its role over a virtual device."""
 
+from bench.simulate.device import GARBAGE, CheckedPool, Device
+from bench.simulate.process import Process, World
 from common.engine.events import (
     Action,
     Cancel,
@@ -17,8 +19,6 @@ from common.messages import PROTOCOL, Hello, Limits, ModelIdentity, Peer, Region
 from decode.compute import DecodeOptions
 from decode.core import DecodeCore
 from prefill.core import PrefillCore, PrefillOptions
-from tests.cluster.device import GARBAGE, CheckedPool, Device
-from tests.cluster.process import Process, World
 
 FINGERPRINT = "f"
 

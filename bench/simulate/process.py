@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol, cast
 
+from bench.simulate.clock import Clock
+from bench.simulate.device import Device
+from bench.simulate.network import Network, VirtualMailbox
+from bench.simulate.shape import Shape, Weather
 from common.engine.links import Links
 from common.ids import InstanceId, PageHash, Role
 from common.messages import Hello
 from common.wire import Mailbox
-from tests.cluster.clock import Clock
-from tests.cluster.device import Device
-from tests.cluster.network import Network, VirtualMailbox
-from tests.cluster.shape import Shape, Weather
 
 MAX_TURNS_AT_ONCE = 1000  # without time passing: beyond it, a core asks to be woken for nothing
 

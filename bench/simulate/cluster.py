@@ -1,21 +1,21 @@
 """A whole Baton in one thread: the real cores and links under a virtual clock.
 
 Only the edges are made here: a clock, a network that loses messages, and devices (see
-`tests.cluster.device`).
+`bench.simulate.device`).
 """
 
 from collections.abc import Callable, Sequence
 from random import Random
 
+from bench.simulate.clock import Clock
+from bench.simulate.front import Client, GatewayProcess
+from bench.simulate.network import Network
+from bench.simulate.process import Process, World
+from bench.simulate.shape import FAIR, Shape, Weather
+from bench.simulate.worker import WorkerProcess
 from common.engine.events import Drain
 from common.ids import Role
 from launch.gateway.transfers import Generate
-from tests.cluster.clock import Clock
-from tests.cluster.front import Client, GatewayProcess
-from tests.cluster.network import Network
-from tests.cluster.process import Process, World
-from tests.cluster.shape import FAIR, Shape, Weather
-from tests.cluster.worker import WorkerProcess
 
 NOTICED_AFTER_S = 0.02  # a supervisor sees its child die
 
