@@ -189,7 +189,8 @@ class Prefill(Message, frozen=True, kw_only=True):
     decode: InstanceId
     salt: str = ""  # tenants with different salts never share pages
     decode_cached_tokens: int = 0  # hint: what `decode` probably holds already
-    deadline_s: float | None = None  # from here to the first token: a stated SLO's, or none
+    deadline_s: float | None = None  # from here to the first token, where an SLO states one
+    refuse_if_late: bool = False  # no answer was promised yet: refuse what would miss `deadline_s`
 
 
 class Expect(Message, frozen=True, kw_only=True):
@@ -202,7 +203,8 @@ class Expect(Message, frozen=True, kw_only=True):
     params: SamplingParams
     prefill: Peer | None
     salt: str = ""
-    deadline_s: float | None = None  # as in `Prefill`; for a worker that runs the prompt itself
+    deadline_s: float | None = None  # as in `Prefill`: for a worker that runs the prompt itself
+    refuse_if_late: bool = False  # the same
     tpot_s: float | None = None  # mean seconds between two tokens that the request asks for
 
 
@@ -220,7 +222,7 @@ class Refused(Message, frozen=True, kw_only=True):
     attempt: int
     reason: str
     retry_after_s: float | None  # None: it will never fit
-    predicted_ttft_s: float | None = None  # given: it is beyond `deadline_s`, hence the refusal
+    predicted_ttft_s: float | None = None  # given: refused since it is beyond `deadline_s`
 
 
 class End(Message, frozen=True, kw_only=True):
