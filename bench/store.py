@@ -1,0 +1,138 @@
+"""Results of a sweep on disk: what was measured is never measured again.
+
+One file a point, written whole or not at all, so that a run may be killed at any moment. Beside
+them lies what the points depend on; a run that would measure something else is refused. Must not
+judge results.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+_CONFIGURATION = "configuration.json"
+_POINTS = "points"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, as its client saw it. Seconds."""
+
+    at_s: float  # when it was sent, from the beginning of the point
+    ttft_s: float = 0.0
+    tpot_s: float | None = None  # None: fewer than two tokens
+    e2el_s: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    error: str = ""  # its kind; nothing else but `at_s` counts then
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """A point's place in a sweep."""
+
+    server: str
+    round: int  # from 0
+    rate: float | None  # requests/s; None: one request at a time
+    n_requests: int
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where `server` is unfit for a file's name."""
+        if not _NAME.fullmatch(self.server):
+            raise ValueError(
+                f"a server's name must be letters, digits and . _ -, not {self.server!r}"
+            )
+
+    @property
+    def key(self) -> str:
+        """Also a file's name."""
+        load = "solo" if self.rate is None else f"rate-{self.rate:g}"
+        return f"{self.server}-round-{self.round}-{load}-n-{self.n_requests}"
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured there."""
+
+    setting: Setting
+    began: float  # unix seconds
+    duration_s: float  # from the first request to the last answer
+    answers: tuple[Answer, ...]
+
+
+class ConfigurationChanged(Exception):
+    """The operator must choose another directory, or the stored configuration."""
+
+    def __init__(self, directory: Path, differences: Mapping[str, tuple[object, object]]) -> None:
+        self.differences = differences
+        rows = [
+            f"{name}: {stored!r} there, {asked!r} now"
+            for name, (stored, asked) in differences.items()
+        ]
+        super().__init__(f"{directory} holds results of another configuration ({'; '.join(rows)})")
+
+
+class Store:
+    """The results in one directory. One process at a time."""
+
+    def __init__(self, directory: Path, configuration: Mapping[str, object]) -> None:
+        """`configuration`: JSON; all that a point depends on, and nothing else.
+
+        Raises ConfigurationChanged where the directory holds points of another one, and
+        ValueError where a file in it is none of ours.
+        """
+        self._points = directory / _POINTS
+        self._points.mkdir(parents=True, exist_ok=True)
+        asked = msgspec.json.decode(msgspec.json.encode(configuration))
+        path = directory / _CONFIGURATION
+        if path.exists():
+            differences = _differences(msgspec.json.decode(path.read_bytes()), asked)
+            if differences:
+                raise ConfigurationChanged(directory, differences)
+        else:
+            _write(path, msgspec.json.format(msgspec.json.encode(asked)) + b"\n")
+        read = [_read(path) for path in sorted(self._points.iterdir())]
+        self._by_key = {point.setting.key: point for point in read}
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Every point measured so far, the oldest first."""
+        return tuple(sorted(self._by_key.values(), key=lambda point: point.began))
+
+    def find(self, setting: Setting) -> Point | None:
+        """The point, if it was measured."""
+        return self._by_key.get(setting.key)
+
+    def add(self, point: Point) -> None:
+        """It is on disk when this returns."""
+        _write(self._points / f"{point.setting.key}.json", msgspec.json.encode(point))
+        self._by_key[point.setting.key] = point
+
+
+def _read(path: Path) -> Point:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Point)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all."""
+    unfinished = path.parent.parent / f"{path.name}.unfinished"
+    unfinished.write_bytes(data)
+    unfinished.replace(path)
+
+
+def _differences(
+    stored: object, asked: object, prefix: str = ""
+) -> dict[str, tuple[object, object]]:
+    """By dotted name: (stored, asked); None for what one of them lacks."""
+    if stored == asked:
+        return {}
+    if not (isinstance(stored, dict) and isinstance(asked, dict)):
+        return {prefix.removesuffix("."): (stored, asked)}
+    there, now = cast("dict[str, object]", stored), cast("dict[str, object]", asked)
+    found: dict[str, tuple[object, object]] = {}
+    for name in dict.fromkeys([*there, *now]):
+        found |= _differences(there.get(name), now.get(name), f"{prefix}{name}.")
+    return found
