@@ -7,21 +7,22 @@ has one. `launch/settings.py` fills `ServeConfig`; `resolve` turns it into what 
 Must not read files, argv, the environment or the machine, and must not import torch.
 """
 
-import re
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from common.ids import Role
+from common.spellings import parse_cpus
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 TransportName = Literal["auto", "shm", "tcp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Quantization = Literal["none", "int8", "gguf"]
 BlockSize = Literal[1, 2, 4, 8, 16, 32, 64, 128, 256]
+
+MAX_WAIT_S = 86_400.0  # that anybody can ask for
 
 # A value's type carries its bounds and, where they need words, what is expected. A field's own
 # Meta describes the field: `Annotated[Count | None, Meta(description=...)]`.
@@ -30,6 +31,10 @@ Bytes = Annotated[
     int, Meta(ge=1, description="a number of bytes, at least 1, such as 512MiB or 2G")
 ]
 BytesOrNone = Annotated[int, Meta(ge=0, description="a number of bytes, such as 512MiB or 2G")]
+ContextTokens = Annotated[int, Meta(ge=2)]  # a token of prompt and one of output
+Milliseconds = Annotated[
+    float, Meta(gt=0, le=MAX_WAIT_S * 1e3, description="milliseconds, above 0 and a day at most")
+]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(min_length=1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -43,15 +48,6 @@ DeviceList = Annotated[
         description="auto, cpu or devices such as cuda:0,cuda:1",
     ),
 ]
-
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
-_BYTE_UNITS = {
-    "": 1,
-    "b": 1,
-    **{p: 10 ** (3 * n) for n, p in enumerate(("kb", "mb", "gb", "tb"), 1)},
-    **{p: 2 ** (10 * n) for n, p in enumerate(("k", "m", "g", "t"), 1)},
-    **{p: 2 ** (10 * n) for n, p in enumerate(("kib", "mib", "gib", "tib"), 1)},
-}
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -151,7 +147,8 @@ class ModelOptions(PoolTuning, frozen=True, kw_only=True):
     ] = None
     dtype: Annotated[DType, Meta(description="of weights and KV; auto: the model's own")] = "auto"
     max_model_len: Annotated[
-        Count | None, Meta(description="tokens of prompt and output together [the model's own]")
+        ContextTokens | None,
+        Meta(description="tokens of prompt and output together [the model's own]"),
     ] = None
     block_size: Annotated[BlockSize, Meta(description="tokens of a KV page")] = 16
 
@@ -199,6 +196,14 @@ class ServeConfig(ProcessOptions, frozen=True, kw_only=True):
     max_waiting_requests: Annotated[
         int, Meta(ge=1, description="HTTP requests in progress; beyond it the answer is 429")
     ] = 1024
+    slo_ttft: Annotated[
+        Milliseconds | None,
+        Meta(description="a request's first token is due after so many ms, unless it says itself"),
+    ] = None
+    slo_tpot: Annotated[
+        Milliseconds | None,
+        Meta(description="ms a token after the first, in the mean, unless the request says itself"),
+    ] = None
     seed: Annotated[
         Seed | None,
         Meta(description="source of the seeds of requests that give none"),
@@ -349,29 +354,6 @@ def resolve_worker(
         run_dir=config.run_dir,
         log_level=config.log_level,
     )
-
-
-def parse_bytes(text: str) -> int:
-    """A number of bytes from "4096", "512MiB", "1.5 GB" or "2G". Raises ValueError.
-
-    KB, MB, GB and TB are powers of 1000; K, KiB and so on, as in vLLM's `G`, powers of 1024.
-    """
-    match = _BYTES.fullmatch(text.strip().lower())
-    if match is None or match[2] not in _BYTE_UNITS:
-        raise ValueError(f"{text!r} is not a number of bytes such as 512MiB or 2G")
-    return int(Decimal(match[1]) * _BYTE_UNITS[match[2]])
-
-
-def parse_cpus(text: str) -> tuple[int, ...]:
-    """CPU numbers, ascending, from "0-3,5". Raises ValueError on a range that runs backwards."""
-    cpus: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        numbers = range(int(first), int(last or first) + 1)
-        if not numbers:
-            raise ValueError(f"the range {part} of CPUs runs backwards")
-        cpus.update(numbers)
-    return tuple(sorted(cpus))
 
 
 def _pool(config: ServeConfig, role: Role) -> PrefillConfig | DecodeConfig:

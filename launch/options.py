@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from common.config import Section, parse_bytes, parse_cpus
+from common.config import Section
+from common.spellings import parse_bytes, parse_cpus
 
 ENV_PREFIX = "BATON_"
 
@@ -97,6 +98,7 @@ def _cpu_list(text: str) -> str:
 
 _PARSERS: dict[str, Callable[[str], Value]] = {
     "kv_cache_memory_bytes": parse_bytes,
+    "kv_host_memory_bytes": parse_bytes,
     "cpus": _cpu_list,
 }
 

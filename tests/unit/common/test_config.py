@@ -6,8 +6,6 @@ from common.config import (
     PrefillConfig,
     ServeConfig,
     WorkerConfig,
-    parse_bytes,
-    parse_cpus,
     resolve,
     resolve_worker,
     tuning,
@@ -109,31 +107,3 @@ def test_workers_are_not_resolved_before_the_model_is() -> None:
         resolve_worker(ServeConfig(), Role.DECODE, index=0, name="d", join="tcp://a:1", threads=1)
     with pytest.raises(ValueError, match="not a pool"):
         tuning(ServeConfig(), Role.GATEWAY)
-
-
-@pytest.mark.parametrize(
-    ("text", "n_bytes"),
-    [
-        ("4096", 4096),
-        ("512MiB", 512 * 2**20),
-        ("2G", 2 * 2**30),
-        ("1.5 GB", 1_500_000_000),
-        ("3kb", 3000),
-        ("1K", 1024),
-        ("7B", 7),
-    ],
-)
-def test_bytes(text: str, n_bytes: int) -> None:
-    assert parse_bytes(text) == n_bytes
-
-
-@pytest.mark.parametrize("text", ["", "MiB", "-1", "1e9", "1 XB", "1.G"])
-def test_what_is_no_number_of_bytes(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a number of bytes such as 512MiB or 2G"):
-        parse_bytes(text)
-
-
-def test_cpu_lists() -> None:
-    assert parse_cpus("0-3,5,2") == (0, 1, 2, 3, 5)
-    with pytest.raises(ValueError, match="the range 3-1 of CPUs runs backwards"):
-        parse_cpus("3-1")

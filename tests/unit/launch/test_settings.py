@@ -76,6 +76,17 @@ def test_bytes_in_every_source(toml: Path) -> None:
     assert config.kv_cache_memory_bytes == 2**20
     assert config.decode.kv_cache_memory_bytes == 4096
     assert config.prefill.kv_cache_memory_bytes == 2048
+    assert serve("--kv-host-memory-bytes", "1G").kv_host_memory_bytes == 2**30
+    assert serve("--kv-host-memory-bytes", "0").kv_host_memory_bytes == 0
+
+
+def test_slos_are_milliseconds_and_the_gateways_alone(toml: Path) -> None:
+    toml.write_text("slo_tpot = 50")
+    config = serve("--config", str(toml), "--slo-ttft", "0.5")
+    assert (config.slo_ttft, config.slo_tpot) == (0.5, 50.0)
+    assert (serve().slo_ttft, serve().slo_tpot) == (None, None)
+    with pytest.raises(SetupError, match="unknown flag --slo-ttft"):
+        load_worker(Role.PREFILL, ["--join", "a:1", "--slo-ttft", "1"], {})
 
 
 @pytest.mark.parametrize(
@@ -110,6 +121,9 @@ def test_other_faults_of_a_command_line() -> None:
         ("--shutdown-timeout -1", "--shutdown-timeout -1: must be a number from 0 to 86400"),
         ("--dtype bf16", "--dtype bf16: must be one of auto, bfloat16, float16, float32"),
         ("--block-size 17", "--block-size 17: must be one of 1, 2, 4, 8, 16, 32, 64, 128, 256"),
+        ("--max-model-len 1", "--max-model-len 1: must be an integer >= 2"),
+        ("--slo-ttft 0", "--slo-ttft 0: must be milliseconds, above 0 and a day at most"),
+        ("--slo-tpot inf", "--slo-tpot inf: must be milliseconds, above 0 and a day at most"),
         ("--cpus 3-1", "--cpus 3-1: must be CPUs such as 0-3,5"),
         ("--cpus 1,a", "--cpus 1,a: must be CPUs such as 0-3,5"),
         ("--devices tpu", "--devices tpu: must be auto, cpu or devices such as cuda:0,cuda:1"),

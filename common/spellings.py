@@ -1,0 +1,36 @@
+"""How people write numbers of bytes and lists of CPUs. Must not know what they are for."""
+
+import re
+from decimal import Decimal
+
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_BYTE_UNITS = {
+    "": 1,
+    "b": 1,
+    **{p: 10 ** (3 * n) for n, p in enumerate(("kb", "mb", "gb", "tb"), 1)},
+    **{p: 2 ** (10 * n) for n, p in enumerate(("k", "m", "g", "t"), 1)},
+    **{p: 2 ** (10 * n) for n, p in enumerate(("kib", "mib", "gib", "tib"), 1)},
+}
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes from "4096", "512MiB", "1.5 GB" or "2G". Raises ValueError.
+
+    KB, MB, GB and TB are powers of 1000; K, KiB and so on, as in vLLM's `G`, powers of 1024.
+    """
+    match = _BYTES.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _BYTE_UNITS:
+        raise ValueError(f"{text!r} is not a number of bytes such as 512MiB or 2G")
+    return int(Decimal(match[1]) * _BYTE_UNITS[match[2]])
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """CPU numbers, ascending, from "0-3,5". Raises ValueError on a range that runs backwards."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers = range(int(first), int(last or first) + 1)
+        if not numbers:
+            raise ValueError(f"the range {part} of CPUs runs backwards")
+        cpus.update(numbers)
+    return tuple(sorted(cpus))
