@@ -20,7 +20,7 @@ from common.errors import InvariantBroken, SetupError
 from transfer.available import available_bytes
 
 _ALIGN_BYTES = 4096
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap has no name for it
 
 
@@ -68,11 +68,11 @@ class SharedPages:
             mapping = mmap.mmap(self._fd, n_bytes)
             _make_resident(mapping)
             os.posix_fallocate(self._fd, 0, n_bytes)  # where the kernel could not populate
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
         except (OSError, OverflowError) as error:
             os.close(self._fd)
             raise _too_large(n_pages, page_bytes, available) from error
-        self._pages, self._generations = _views(mapping, n_pages, page_bytes)
+        self._pages, self._generations = views(mapping, n_pages, page_bytes)
 
     @property
     def pages(self) -> NDArray[np.uint8]:
@@ -97,19 +97,12 @@ class SharedPages:
         self._generations = np.empty(0, np.uint64)
 
 
-class PeerPages:
-    """A peer's region, mapped read-only from a descriptor that it passed."""
+class PageReader:
+    """Copies out of a region that others write. One a thread."""
 
-    def __init__(self, fd: int, n_pages: int, page_bytes: int) -> None:
-        """Does not keep `fd`. Raises ValueError if the file could not be trusted to stay whole
-        (a read beyond a shrunken file kills its reader), OSError if it cannot be mapped."""
-        n_bytes = file_bytes(n_pages, page_bytes)
-        if os.fstat(fd).st_size != n_bytes:
-            raise ValueError(f"a file of {os.fstat(fd).st_size} bytes, not {n_bytes}")
-        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-            raise ValueError("a file that could shrink")
-        mapping = mmap.mmap(fd, n_bytes, prot=mmap.PROT_READ)
-        self._pages, self._generations = _views(mapping, n_pages, page_bytes)
+    def __init__(self, pages: NDArray[np.uint8], generations: NDArray[np.uint64]) -> None:
+        """As `transfer.api.Region` has them."""
+        self._pages, self._generations = pages, generations
         self._fence = Fence()
 
     def copy(self, into: NDArray[np.uint8], runs: list[tuple[int, int, int]]) -> None:
@@ -127,6 +120,21 @@ class PeerPages:
         """After a copy: were the pages, all through it, in the lives that were announced?"""
         self._fence()  # acquire: the bytes were read before the generations are
         return bool((self._generations[pages] == generations).all())
+
+
+class PeerPages(PageReader):
+    """A peer's region, mapped read-only from a descriptor that it passed."""
+
+    def __init__(self, fd: int, n_pages: int, page_bytes: int) -> None:
+        """Does not keep `fd`. Raises ValueError if the file could not be trusted to stay whole
+        (a read beyond a shrunken file kills its reader), OSError if it cannot be mapped."""
+        n_bytes = file_bytes(n_pages, page_bytes)
+        if os.fstat(fd).st_size != n_bytes:
+            raise ValueError(f"a file of {os.fstat(fd).st_size} bytes, not {n_bytes}")
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise ValueError("a file that could shrink")
+        mapping = mmap.mmap(fd, n_bytes, prot=mmap.PROT_READ)
+        super().__init__(*views(mapping, n_pages, page_bytes))
 
     def close(self) -> None:
         """Unmap. Idempotent."""
@@ -152,8 +160,8 @@ def _make_resident(mapping: mmap.mmap) -> None:
             raise
 
 
-def _views(
-    mapping: mmap.mmap, n_pages: int, page_bytes: int
+def views(
+    mapping: mmap.mmap | memoryview, n_pages: int, page_bytes: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """Arrays over the mapping; they, and they alone, keep it."""
     pages = np.frombuffer(mapping, np.uint8, n_pages * page_bytes).reshape(n_pages, page_bytes)

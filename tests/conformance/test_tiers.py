@@ -1,0 +1,92 @@
+"""A tier is a region like any other: peers can pull from it, and what is reused under a pull is
+never taken for what was announced."""
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.ids import HostId, InstanceId, PageId
+from common.rundir import host_id
+from tests.conformance.transports_reader import PAGE_BYTES, SMALL_PAGE_BYTES, Name, Reader
+from transfer.api import Copy, Status, Ticket
+from transfer.memory import Fence, SharedPages
+from transfer.open import open_transport
+from transfer.tiers.host import HostPages, HostTier
+
+
+@pytest.mark.parametrize("name", ["shm", "tcp"])
+def test_a_peer_pulls_from_host_memory(name: Name, tmp_path: Path) -> None:
+    memory = HostPages(4, PAGE_BYTES)
+    memory.pages[:] = np.random.default_rng(1).integers(0, 256, memory.pages.shape)
+    memory.generations[:] = 7
+    owner = open_transport(
+        name,
+        instance=InstanceId("owner"),
+        host=host_id(),
+        run_dir=tmp_path,
+        listen_host="127.0.0.1",
+        wake=lambda: None,
+    )
+    key = owner.register(memory)
+    with Reader(name, tmp_path) as reader:
+        copies = [Copy(PageId(page), 7, PageId(60 + page)) for page in range(4)]
+        assert reader.pull(key, copies) == (Status.DONE, "")
+        assert (reader.memory.pages[60:] == memory.pages).all()
+    owner.close()
+    memory.close()
+
+
+def test_pages_that_are_reused_under_a_spill_are_never_taken_for_the_announced_ones() -> None:
+    n = 256
+    pool, memory = SharedPages(n, SMALL_PAGE_BYTES), HostPages(n, SMALL_PAGE_BYTES)
+    woken, over = threading.Event(), threading.Event()
+    announced = [0] * n
+    tier = HostTier(pool, memory, instance=InstanceId("tier"), host=HostId("h"), wake=woken.set)
+
+    def churn() -> None:
+        """New lives for the lower half, as fast as can be."""
+        fence, draw = Fence(), random.Random(1)
+        while not over.is_set():
+            page = draw.randrange(n // 2)
+            pool.generations[page] += 1
+            fence()
+            pool.pages[page] = int(pool.generations[page]) % 256
+            announced[page] = int(pool.generations[page])
+
+    def final(ticket: Ticket) -> Status:
+        while True:
+            woken.clear()
+            status = tier.transport.poll(ticket)
+            if status is not Status.PENDING:
+                return status
+            assert woken.wait(10)
+
+    churner = threading.Thread(target=churn)
+    churner.start()
+    ended = {Status.DONE: 0, Status.FAILED: 0}
+    draw, deadline = random.Random(2), time.monotonic() + 10
+    try:
+        while min(ended.values()) < 20:
+            assert time.monotonic() < deadline, ended
+            pages = draw.sample(range(n // 2, n), 24) + draw.sample(
+                range(n // 2), draw.randrange(3)
+            )
+            copies = tuple(
+                Copy(PageId(page), announced[page], PageId(to))
+                for page, to in zip(pages, draw.sample(range(n), len(pages)), strict=True)
+            )
+            status = final(tier.spill(copies))
+            ended[status] += 1
+            for copy in copies if status is Status.DONE else ():
+                whole = np.unique(memory.pages[copy.local])
+                assert whole.tolist() == [copy.generation % 256]
+    finally:
+        over.set()
+        churner.join()
+        tier.close()
+        pool.close()
+        memory.close()

@@ -1,0 +1,227 @@
+"""Host memory beside a worker's pool, for the pages of sequences that had to give way.
+
+A spill is a pull that the tier's side makes, out of the pool into host memory; coming back is the
+same pull the other way. A thread of its own copies, in pieces, and rests as long as it copied: it
+takes half a core and half of the memory's speed at most from the passes that run meanwhile. Must
+not choose what is moved, or when.
+"""
+
+import fcntl
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import InvariantBroken, SetupError
+from common.huge_pages import allocate, map_file
+from common.ids import HostId, InstanceId
+from common.messages import RegionKey
+from transfer.api import Copy, Region, Ticket
+from transfer.available import available_bytes
+from transfer.inbox import Inbox
+from transfer.memory import SEALS, PageReader, file_bytes, views
+from transfer.plan import runs, windows
+from transfer.tickets import Pull, Reason, Tickets
+from transfer.transport import PageTransport
+
+_PIECE_BYTES = 2**20  # copied between two looks at cancellations and other pulls
+_HERE = "here"  # a door that leads nowhere else
+
+
+class HostPages:
+    """A region of host memory, in huge pages as far as can be. Taken at once, or not at all."""
+
+    def __init__(self, n_pages: int, page_bytes: int) -> None:
+        """All bytes are zero. Raises SetupError where they are not to be had."""
+        if n_pages < 1 or page_bytes < 1:
+            raise InvariantBroken(f"{n_pages} pages of {page_bytes} bytes")
+        n_bytes, available = file_bytes(n_pages, page_bytes), available_bytes()
+        if n_bytes > available:
+            raise _too_large(n_bytes, available)
+        self._fd = os.memfd_create("host-pages", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            allocate(self._fd, n_bytes)
+            mapping = map_file(self._fd, n_bytes, shared=True)
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
+        except (OSError, OverflowError) as error:
+            os.close(self._fd)
+            raise _too_large(n_bytes, available) from error
+        self._pages, self._generations = views(mapping, n_pages, page_bytes)
+
+    @property
+    def pages(self) -> NDArray[np.uint8]:
+        """[n_pages, page_bytes]; the base address never moves."""
+        return self._pages
+
+    @property
+    def generations(self) -> NDArray[np.uint64]:
+        """[n_pages]"""
+        return self._generations
+
+    @property
+    def fd(self) -> int | None:
+        return self._fd
+
+    def close(self) -> None:
+        """Give the memory back as soon as no array over it is left. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+        self._pages = np.empty((0, 0), np.uint8)
+        self._generations = np.empty(0, np.uint64)
+
+
+class HostTier:
+    """A pool and its host memory, and the pulls between them. Used by one thread."""
+
+    def __init__(
+        self,
+        pool: Region,
+        memory: Region,
+        *,
+        instance: InstanceId,
+        host: HostId,
+        wake: Callable[[], None],
+    ) -> None:
+        """`instance`: the tier's own, no worker's. Closes neither region."""
+        tickets = Tickets(wake)
+        self._instance = instance
+        self.transport = PageTransport(
+            instance=instance,
+            host=host,
+            tickets=tickets,
+            backends=[LocalBackend(instance, tickets)],
+        )
+        self._pool_key = self.transport.register(pool)
+        self.key = self.transport.register(memory)
+
+    def spill(self, copies: tuple[Copy, ...]) -> Ticket:
+        """Pull pages out of the pool: (page of the pool, its generation, host page)."""
+        return self.transport.pull(self._instance, self._pool_key, self.key, copies)
+
+    def restore(self, copies: tuple[Copy, ...]) -> Ticket:
+        """Pull pages back into the pool: (host page, its generation, page of the pool)."""
+        return self.transport.pull(self._instance, self.key, self._pool_key, copies)
+
+    def close(self) -> None:
+        """Pulls in flight fail. Idempotent."""
+        self.transport.close()
+
+
+class LocalBackend:
+    """Implements `transfer.transport.Backend` between regions of one transport."""
+
+    name = "local"
+
+    def __init__(self, instance: InstanceId, tickets: Tickets) -> None:
+        self._instance = instance
+        self._tickets = tickets
+        self._regions: dict[int, Region] = {}
+        self._inbox = Inbox[Pull]()
+        copier = _Copier(self._regions, self._inbox, tickets)
+        self._thread = threading.Thread(target=copier.run, name="pages-host", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def export(self, number: int, region: Region) -> str | None:
+        self._regions[number] = region
+        return _HERE
+
+    def reaches(self, remote: RegionKey) -> bool:
+        return remote.owner == self._instance and remote.doors.get(self.name) == _HERE
+
+    def start(self, pull: Pull) -> None:
+        if pull.remote.region not in self._regions:
+            self._tickets.fail(pull, Reason.REFUSED, f"no region {pull.remote.region}")
+        elif not self._inbox.put(pull):
+            self._tickets.fail(pull, Reason.CLOSED, "")
+
+    def nudge(self) -> None:
+        """It looks between pieces anyway."""
+
+    def connect(self, remote: RegionKey) -> None:
+        """There is no way to open."""
+
+    def forget(self, owner: InstanceId) -> None:
+        """Nothing is kept for others."""
+
+    def close(self) -> None:
+        self._inbox.ask_to_end()
+        self._thread.join()
+
+
+@dataclass(slots=True, eq=False)
+class _Moving:
+    pull: Pull
+    source: PageReader
+    pieces: deque[tuple[Copy, ...]]
+
+
+class _Copier:
+    """The thread. All but the regions is its own."""
+
+    def __init__(self, regions: dict[int, Region], inbox: Inbox[Pull], tickets: Tickets) -> None:
+        self._regions = regions
+        self._inbox = inbox
+        self._tickets = tickets
+        self._moving: deque[_Moving] = deque()
+
+    def run(self) -> None:
+        ring = select.poll()
+        ring.register(self._inbox, select.POLLIN)
+        try:
+            while not self._inbox.closing:
+                ring.poll(0 if self._moving else None)
+                self._moving += map(self._begun, self._inbox.drain())
+                if self._moving:
+                    began_s = time.monotonic()
+                    self._move(self._moving.popleft())
+                    time.sleep(time.monotonic() - began_s)
+        finally:
+            left = [moving.pull for moving in self._moving]
+            for pull in [*left, *self._inbox.close()]:
+                self._tickets.fail(pull, Reason.CLOSED, "")
+
+    def _begun(self, pull: Pull) -> _Moving:
+        region = self._regions[pull.remote.region]
+        pieces = windows(pull.copies, pull.remote.page_bytes, _PIECE_BYTES)
+        return _Moving(pull, PageReader(region.pages, region.generations), deque(pieces))
+
+    def _move(self, moving: _Moving) -> None:
+        """One piece; the others' turn comes before the next."""
+        pull = moving.pull
+        if pull.cancelled:
+            self._tickets.fail(pull, Reason.CANCELLED, "")
+        elif not self._copied(moving, moving.pieces.popleft()):
+            self._tickets.fail(pull, Reason.STALE, "pages were reused")
+        elif not moving.pieces:
+            self._tickets.done(pull)
+        else:
+            self._moving.append(moving)
+
+    def _copied(self, moving: _Moving, piece: tuple[Copy, ...]) -> bool:
+        """False: a page was in another life than the announced one."""
+        n = moving.pull.remote.page_bytes
+        merged = [(run.remote * n, run.local * n, run.n_pages * n) for run in runs(piece)]
+        moving.source.copy(moving.pull.local.pages, merged)
+        announced = np.array([copy.generation for copy in piece], np.uint64)
+        if not moving.source.are_still([copy.remote for copy in piece], announced):
+            return False
+        self._tickets.count(pulled_bytes=len(piece) * n)
+        return True
+
+
+def _too_large(n_bytes: int, available: int) -> SetupError:
+    return SetupError(
+        f"{n_bytes} bytes of host memory for pages, and {available} are available: lower "
+        f"--kv-host-memory-bytes"
+    )
