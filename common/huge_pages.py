@@ -15,6 +15,7 @@ from contextlib import suppress
 HUGE_BYTES = 2 << 20
 
 _MADV_POPULATE_READ = 22  # Linux 5.14
+_MADV_POPULATE_WRITE = 23
 _MADV_COLLAPSE = 25
 _PROT_NONE = 0x0
 _MAP_FIXED = 0x10
@@ -50,11 +51,12 @@ def allocate(fd: int, n_bytes: int) -> None:
     os.posix_fallocate(fd, 0, n_bytes)
 
 
-def map_file(fd: int, n_bytes: int, *, shared: bool) -> memoryview:
-    """The whole file, writable, at an address that huge pages can be mapped at.
+def map_file(fd: int, n_bytes: int, *, shared: bool, writable: bool = True) -> memoryview:
+    """The whole file at an address that huge pages can be mapped at.
 
     What is written goes to the file, or where it is not `shared`, to this process's own copy of
-    the page. Unmapped when the last view, array or tensor over it is gone.
+    the page; where it is not `writable`, the memory refuses (the view does not know: a crash).
+    Unmapped when the last view, array or tensor over it is gone. OSError: it cannot be mapped.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     reserved = _mmap(None, n_bytes + HUGE_BYTES, _PROT_NONE, flags, -1)
@@ -62,7 +64,7 @@ def map_file(fd: int, n_bytes: int, *, shared: bool) -> memoryview:
     _mmap(
         address,
         n_bytes,
-        mmap.PROT_READ | mmap.PROT_WRITE,
+        mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0),
         (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | _MAP_FIXED,
         fd,
     )
@@ -76,10 +78,10 @@ def map_file(fd: int, n_bytes: int, *, shared: bool) -> memoryview:
     return memoryview(array).cast("B")
 
 
-def populate(view: memoryview) -> None:
-    """Map all pages of a `map_file` now, and not in the first pass that reads them."""
+def populate(view: memoryview, *, to_write: bool = False) -> None:
+    """Map all pages of a `map_file` now, and not in the first pass that reads (or writes) them."""
     with suppress(OSError):  # an older kernel: pages are mapped as they are touched
-        _advise(view, _MADV_POPULATE_READ)
+        _advise(view, _MADV_POPULATE_WRITE if to_write else _MADV_POPULATE_READ)
 
 
 def _mmap(address: int | None, n_bytes: int, protection: int, flags: int, fd: int) -> int:

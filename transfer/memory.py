@@ -6,22 +6,19 @@ Must not know what a page holds.
 """
 
 import ctypes
-import errno
 import fcntl
-import mmap
 import os
 import threading
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import InvariantBroken, SetupError
+from common.huge_pages import allocate, map_file, populate
 from transfer.available import available_bytes
 
 _ALIGN_BYTES = 4096
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap has no name for it
 
 
 def file_bytes(n_pages: int, page_bytes: int) -> int:
@@ -64,10 +61,9 @@ class SharedPages:
             raise _too_large(n_pages, page_bytes, available)
         self._fd = os.memfd_create("pages", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(self._fd, n_bytes)
-            mapping = mmap.mmap(self._fd, n_bytes)
-            _make_resident(mapping)
-            os.posix_fallocate(self._fd, 0, n_bytes)  # where the kernel could not populate
+            allocate(self._fd, n_bytes)
+            mapping = map_file(self._fd, n_bytes, shared=True)
+            populate(mapping, to_write=True)
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
         except (OSError, OverflowError) as error:
             os.close(self._fd)
@@ -133,7 +129,7 @@ class PeerPages(PageReader):
             raise ValueError(f"a file of {os.fstat(fd).st_size} bytes, not {n_bytes}")
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise ValueError("a file that could shrink")
-        mapping = mmap.mmap(fd, n_bytes, prot=mmap.PROT_READ)
+        mapping = map_file(fd, n_bytes, shared=True, writable=False)
         super().__init__(*views(mapping, n_pages, page_bytes))
 
     def close(self) -> None:
@@ -149,19 +145,8 @@ def _too_large(n_pages: int, page_bytes: int, available: int) -> SetupError:
     )
 
 
-def _make_resident(mapping: mmap.mmap) -> None:
-    """Ask for huge pages, then touch every byte, here and not in the first request."""
-    with suppress(OSError):  # a kernel without huge pages for shared memory: slower, not wrong
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-    try:
-        mapping.madvise(_MADV_POPULATE_WRITE)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # an older kernel: allocated next, touched in use
-            raise
-
-
 def views(
-    mapping: mmap.mmap | memoryview, n_pages: int, page_bytes: int
+    mapping: memoryview, n_pages: int, page_bytes: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """Arrays over the mapping; they, and they alone, keep it."""
     pages = np.frombuffer(mapping, np.uint8, n_pages * page_bytes).reshape(n_pages, page_bytes)

@@ -247,9 +247,10 @@ def test_nothing_is_written_after_a_cancelled_pull_is_final(
         copies = copies_of(peer.do("announce", range(64)), range(64))
         reader.connect(peer.key)
         ended: list[Status] = []
-        for delay_s in (0.0, 0.0005, 0.001, 0.002, 0.004):
+        for delay_s in (*[0.0] * 12, 0.0005, 0.001, 0.002, 0.004):
             ticket = reader.start(peer.key, copies)
-            time.sleep(delay_s)
+            if delay_s:
+                time.sleep(delay_s)
             reader.transport.cancel(ticket)
             reader.transport.cancel(ticket)
             ended.append(reader.finish(ticket))
@@ -257,7 +258,7 @@ def test_nothing_is_written_after_a_cancelled_pull_is_final(
             time.sleep(0.05)
             assert not reader.memory.pages.any()
             reader.transport.cancel(ticket)
-        assert ended[0] is Status.FAILED
+        assert Status.FAILED in ended  # one may be done before it can be cancelled
         assert reader.transport.stats().failed == {Reason.CANCELLED: ended.count(Status.FAILED)}
         assert reader.pull(peer.key, copies) == (Status.DONE, "")
         assert reader.holds(copies)
