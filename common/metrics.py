@@ -37,6 +37,11 @@ WORKER_COUNTERS = {
     "kv_pull_seconds_total": "Time of pulls done, from asked for to final, summed",
     "kv_pull_bytes_total": "Bytes of pages pulled",
     "kv_served_bytes_total": "Bytes of pages sent to peers (memory that they map is not counted)",
+    "kv_spills_total": "Sequences whose pages were copied to host memory",
+    "kv_spill_bytes_total": "Bytes of pages copied to host memory",
+    "kv_restores_total": "Sequences whose pages were copied back from host memory",
+    "kv_restore_bytes_total": "Bytes of pages copied back from host memory",
+    "kv_host_pull_failures_total": "Copies to or from host memory that failed or were cancelled",
     "control_messages_sent_total": "Control messages sent",
     "control_messages_received_total": "Control messages received and understood",
     "control_messages_unsent_total": "Control messages not sent: no link, a full or a cut one",
@@ -44,7 +49,10 @@ WORKER_COUNTERS = {
     "request_log_lines_lost_total": "Lines of the request log that could not be written",
     "process_cpu_seconds_total": "CPU time, user and system",
 }
-WORKER_GAUGES = {"process_resident_memory_bytes": "Resident memory, shared pages included"}
+WORKER_GAUGES = {
+    "process_resident_memory_bytes": "Resident memory, shared pages included",
+    "kv_host_held_pages": "Pages of host memory that preempted sequences hold",
+}
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _LONG_SECONDS = (*_SECONDS, 20, 40, 80, 160, 640, 2560)

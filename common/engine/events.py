@@ -98,6 +98,17 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
+class Spill:
+    """Host memory pulls pages of the own pool: (page, generation) -> host page.
+
+    Answered by TicketFinal, as a Pull is; a Pull brings them back.
+    """
+
+    ticket: TicketId
+    copies: tuple[tuple[PageRef, PageId], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """Ask a pull to stop; its TicketFinal still comes."""
 

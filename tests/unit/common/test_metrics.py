@@ -64,4 +64,4 @@ def test_every_name_ends_in_its_unit() -> None:
     for name in WORKER_COUNTERS:
         assert name.endswith("_total")
     for name in WORKER_GAUGES:
-        assert name.endswith("_bytes")
+        assert name.endswith(("_bytes", "_pages"))

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from common.engine.events import PeerDown, PeerUp, Pull, TicketFinal
+from common.engine.events import PeerDown, PeerUp, Pull, Spill, TicketFinal
 from common.ids import InstanceId, PageId, Role, TicketId
 from common.messages import PROTOCOL, Hello, PageRef, Peer
 from common.rundir import host_id
 from transfer.memory import SharedPages
 from transfer.open import open_transport
 from transfer.pulls import FORGET_AFTER_S, Pulls
+from transfer.tiers.host import HostPages, HostTier
 from transfer.transport import PageTransport
 
 N_PAGES, PAGE_BYTES = 8, 4096
@@ -107,3 +108,42 @@ def test_a_dead_peers_memory_can_be_pulled_from_and_is_given_back_later(
     while reader.transport.stats().peers:
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def test_pages_are_spilled_and_pulled_back_under_the_cores_numbers(tmp_path: Path) -> None:
+    side = Side("r", tmp_path)
+    memory = HostPages(N_PAGES, PAGE_BYTES)
+    tier = HostTier(
+        side.memory,
+        memory,
+        instance=InstanceId("tier"),
+        host=host_id(),
+        wake=side.rung.set,
+    )
+    transport = open_transport(
+        "shm",
+        instance=InstanceId("w" * 32),
+        host=host_id(),
+        run_dir=tmp_path,
+        listen_host="127.0.0.1",
+        wake=side.rung.set,
+    )
+    pulls = Pulls(transport, side.memory, tier)
+    key = pulls.host_key
+    assert key is not None
+    side.memory.pages[3] = 7
+    pulls.start(Spill(TicketId(1), ((PageRef(PageId(3), 0), PageId(6)),)))
+    assert final(pulls, side) == TicketFinal(TicketId(1), ok=True)
+    back = ((PageRef(PageId(6), 0), PageId(4)),)
+    pulls.start(Pull(TicketId(2), key.owner, key, back))
+    assert final(pulls, side) == TicketFinal(TicketId(2), ok=True)
+    assert (side.memory.pages[4] == 7).all()
+    pulls.start(Pull(TicketId(3), key.owner, key, ((PageRef(PageId(6), 9), PageId(4)),)))
+    assert not final(pulls, side).ok
+    counters = pulls.counters()
+    assert (counters["kv_spills_total"], counters["kv_restores_total"]) == (1, 1)
+    assert counters["kv_spill_bytes_total"] == counters["kv_restore_bytes_total"] == PAGE_BYTES
+    assert (counters["kv_host_pull_failures_total"], counters["kv_pulls_total"]) == (1, 0)
+    pulls.close()
+    memory.close()
+    side.close()
