@@ -9,6 +9,8 @@
     │   ├── PeerRefused        a hello named two values that must be equal
     │   └── TransferFailed     pages did not arrive
     ├── Overloaded             a bound was reached: 429 or 503 with Retry-After
+    │   └── SloMissed          its first token would come too late: 429
+    ├── TimedOut               the time that the request gave itself has passed: 504
     └── InvariantBroken        ours: a bug; the process stops rather than go on
 
 Must import nothing but `common.ids`.
@@ -82,6 +84,32 @@ class Overloaded(BatonError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.status = status
+
+
+class SloMissed(Overloaded):
+    """Refused before any work: the first token is predicted to come later than is owed."""
+
+    param = "slo.ttft_ms"
+
+    def __init__(self, ttft_s: float, predicted_s: float, *, retry_after_s: float) -> None:
+        super().__init__(
+            f"the first token would come after {predicted_s * 1e3:.0f} ms at the earliest, and is "
+            f"owed after {ttft_s * 1e3:g} ms (slo.ttft_ms, or the server's --slo-ttft); come again "
+            "later, state a longer time, or shorten the prompt",
+            retry_after_s=retry_after_s,
+        )
+
+
+class TimedOut(BatonError):
+    """The time that the request gave itself has passed; what was begun for it is given up."""
+
+    param = "timeout_s"
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(
+            f"timeout_s is {timeout_s:g}, and the answer is not complete; state a longer time, or "
+            "ask for fewer tokens"
+        )
 
 
 class InvariantBroken(BatonError):

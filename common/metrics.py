@@ -170,6 +170,16 @@ class GatewayMetrics:
             ("model_name", "status"),
             registry=self._registry,
         )
+        self.request_slo_refused_total = self._counter(
+            "request_slo_refused_total",
+            "Requests refused before any work: their TTFT would miss the SLO that they state",
+        )
+        self._slo = Counter(
+            "baton:request_slo_total",
+            "Answers under a stated SLO, by which (ttft, tpot) and result (met, missed)",
+            ("model_name", "slo", "result"),
+            registry=self._registry,
+        )
         self._attempts = Counter(
             "baton:attempts_total",
             "Attempts at a request's handoff, the first ones included",
@@ -190,6 +200,10 @@ class GatewayMetrics:
     def failure(self, status: int) -> None:
         """A request was answered with an error."""
         self._failure.labels(self._model, str(status)).inc()
+
+    def slo(self, name: str, *, met: bool) -> None:
+        """An answer had a stated SLO: "ttft" or "tpot"."""
+        self._slo.labels(self._model, name, "met" if met else "missed").inc()
 
     def attempt(self) -> None:
         self._attempts.labels(self._model).inc()

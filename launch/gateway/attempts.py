@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from common.engine.events import Note, Send
-from common.errors import BatonError, InvariantBroken, Overloaded
+from common.errors import BatonError, InvariantBroken, Overloaded, TimedOut
 from common.ids import InstanceId, TransferId
 from common.messages import AnyMessage, End, Resume
 from launch.gateway.events import Admitted, GatewayAction, Rejected
 from launch.gateway.fleet import Fleet
 from launch.gateway.router import Demand
+from launch.gateway.timeouts import Timeouts
 from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfer
 
 RETRY_S = (0.0, 0.05, 0.2, 0.5, 1.0)  # before the n-th attempt since the last progress
@@ -35,10 +36,22 @@ class Request:
     """A client's prompt, and the transfers that bear its samples."""
 
     generate: Generate
+    arrived: float  # seconds, the core's clock
     transfers: set[TransferId] = field(default_factory=set[TransferId])
     admitted: bool = False
     cached_tokens: int | None = None  # of the first attempt that drew a token
     scored: bool = False  # the client has the log-probabilities of the prompt's tokens
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the time is up that the request gave itself."""
+        timeout_s = self.generate.timeout_s
+        return None if timeout_s is None else self.arrived + timeout_s
+
+    def due_in_s(self, now: float) -> float | None:
+        """Until the first token is owed; None: no SLO says."""
+        ttft_s = self.generate.slo.ttft_s
+        return None if ttft_s is None else self.arrived + ttft_s - now
 
 
 class Outbox:
@@ -75,6 +88,14 @@ class Attempts:
         self.transfers: dict[TransferId, Transfer] = {}
         self.unrouted: dict[TransferId, Transfer] = {}  # of these, in the order of their waiting
         self._at: dict[InstanceId, dict[TransferId, Transfer]] = {}  # by worker of the attempt
+        self.timeouts = Timeouts()
+
+    def begin(self, generate: Generate, now: float) -> Transfer:
+        """A client's prompt: one transfer bears all its samples, until trouble splits them."""
+        request = self.requests[generate.request] = Request(generate, now)
+        if request.ends_at is not None:
+            self.timeouts.add(generate.request, request.ends_at)
+        return self.open(request, [Sample(n) for n in range(generate.n)])
 
     def open(self, request: Request, samples: list[Sample]) -> Transfer:
         transfer = Transfer(self._new_id(), request.generate, samples)
@@ -97,6 +118,14 @@ class Attempts:
         for other in self.of(self.requests.get(request_id)):
             self.close(other, "")
 
+    def time_out(self, now: float) -> None:
+        """End the requests whose time is up."""
+        for request_id in self.timeouts.passed(now):
+            request = self.requests[request_id]
+            timeout_s = request.generate.timeout_s
+            assert timeout_s is not None
+            self.reject(self.of(request)[0], TimedOut(timeout_s))
+
     def close(self, transfer: Transfer, ending: str = "finished") -> None:
         """The one exit: workers free what they hold; the request goes with its last transfer.
 
@@ -110,6 +139,8 @@ class Attempts:
         request.transfers.discard(transfer.transfer)
         if not request.transfers:
             del self.requests[transfer.generate.request]
+            if request.ends_at is not None:
+                self.timeouts.drop(transfer.generate.request, request.ends_at)
             if ending:
                 self._out.note(transfer, ending, {"request": transfer.generate.request})
 
@@ -126,13 +157,7 @@ class Attempts:
             return
         if self._given_up(transfer, now):
             return
-        generate = transfer.generate
-        outputs = len(transfer.live()[0].outputs)
-        demand = Demand(
-            n_tokens=len(generate.prompt) + outputs,
-            max_tokens=generate.params.max_tokens - outputs,
-            hashes=generate.hashes,
-        )
+        demand = self._demand(transfer, now)
         chosen = self._fleet.route(demand, now, transfer.avoid)
         if chosen is None:
             transfer.retry_at = now + RETRY_S[-1]
@@ -145,6 +170,8 @@ class Attempts:
         transfer.prefill = None if chosen.prefill is None else hello(chosen.prefill).peer
         transfer.decode = hello(chosen.decode).peer
         transfer.decode_cached_tokens = chosen.decode_cached_tokens
+        transfer.deadline_s = demand.ttft_s
+        transfer.refuse_if_late = not self.requests[transfer.generate.request].admitted
         transfer.awaited = set(transfer.workers)
         transfer.resumes = tuple(Resume(s.sample, tuple(s.outputs)) for s in transfer.live())
         transfer.prefill_over = False
@@ -153,6 +180,24 @@ class Attempts:
         for worker in transfer.workers:
             self._at.setdefault(worker, {})[transfer.transfer] = transfer
         self.offer(transfer, transfer.workers)
+
+    def _demand(self, transfer: Transfer, now: float) -> Demand:
+        generate = transfer.generate
+        outputs = len(transfer.live()[0].outputs)
+        return Demand(
+            n_tokens=len(generate.prompt) + outputs,
+            max_tokens=generate.params.max_tokens - outputs,
+            hashes=generate.hashes,
+            ttft_s=self.requests[generate.request].due_in_s(now),
+            tpot_s=generate.slo.tpot_s,
+        )
+
+    def in_time_elsewhere(
+        self, transfer: Transfer, now: float, avoid: frozenset[InstanceId]
+    ) -> bool:
+        """Another worker than those is predicted to compute the first token by when it is owed."""
+        chosen = self._fleet.route(self._demand(transfer, now), now, avoid)
+        return chosen is not None and chosen.in_time and chosen.computing not in avoid
 
     def _given_up(self, transfer: Transfer, now: float) -> bool:
         since = transfer.troubled_since
@@ -238,5 +283,8 @@ class Attempts:
                 raise InvariantBroken(f"{transfer.transfer}: {transfer.phase} without decode")
         known = {t for request in self.requests.values() for t in request.transfers}
         there = {t for at in self._at.values() for t in at}
+        timed = sum(request.ends_at is not None for request in self.requests.values())
+        if timed != len(self.timeouts):
+            raise InvariantBroken(f"{len(self.timeouts)} timeouts of {timed} requests")
         if known != self.transfers.keys() or not there | self.unrouted.keys() <= known:
             raise InvariantBroken("transfers of no request, or requests of no transfer")

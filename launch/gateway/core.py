@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from common.engine.events import PeerDown, PeerUp, Received
 from common.engine.reports import Peers
-from common.errors import ClientError, InvariantBroken, Overloaded, PeerError
+from common.errors import ClientError, InvariantBroken, Overloaded, PeerError, SloMissed
 from common.ids import InstanceId, Role, TransferId
 from common.messages import (
     Accepted,
@@ -31,7 +31,7 @@ from common.messages import (
     TokensAck,
 )
 from common.messages import Phase as WirePhase
-from launch.gateway.attempts import Attempts, GatewayOptions, Outbox, Request
+from launch.gateway.attempts import Attempts, GatewayOptions, Outbox
 from launch.gateway.events import (
     Delta,
     GatewayDecision,
@@ -75,6 +75,7 @@ class GatewayCore:
         """Take the events in; decide. Never raises for what a peer or a client sent."""
         for event in events:
             self._take(event, now)
+        self._attempts.time_out(now)
         for transfer in list(self._attempts.unrouted.values()):
             if transfer.phase is Phase.UNROUTED:  # a sibling's end may have ended it
                 self._attempts.route(transfer, now)
@@ -89,7 +90,7 @@ class GatewayCore:
     def _take(self, event: GatewayEvent, now: float) -> None:
         match event:
             case Submit(generate):
-                self._submit(generate)
+                self._submit(generate, now)
             case StopSample(request, sample):
                 self._stop(request, sample)
             case Quit(request):
@@ -108,14 +109,13 @@ class GatewayCore:
 
     # --- clients -----------------------------------------------------------------------------
 
-    def _submit(self, generate: Generate) -> None:
+    def _submit(self, generate: Generate, now: float) -> None:
         if len(self._requests) >= self._options.max_requests:
             limit = self._options.max_requests
             error = Overloaded(f"{limit} requests of {limit} are in flight", retry_after_s=1.0)
             self._out.add(Rejected(generate.request, error))
             return
-        request = self._requests[generate.request] = Request(generate)
-        transfer = self._attempts.open(request, [Sample(n) for n in range(generate.n)])
+        transfer = self._attempts.begin(generate, now)
         self._out.note(transfer, "received", {"request": generate.request})
 
     def _stop(self, request_id: RequestId, number: int) -> None:
@@ -173,17 +173,33 @@ class GatewayCore:
         transfer = self._current(refused.transfer, refused.attempt)
         if transfer is None:
             return
-        request = self._requests[transfer.generate.request]
         if refused.retry_after_s is None:
             self._attempts.reject(
                 transfer, ClientError(f"The request does not fit: {refused.reason}.")
             )
-        elif request.admitted or not self._has_refused(transfer, sender):
-            avoid = transfer.avoid | {sender}
+            return
+        late = self._late(transfer, refused)
+        avoid = transfer.avoid | {sender}
+        if self._requests[transfer.generate.request].admitted:
+            elsewhere = True
+        elif late is not None:
+            elsewhere = self._attempts.in_time_elsewhere(transfer, now, avoid)
+        else:
+            elsewhere = not self._has_refused(transfer, sender)
+        if elsewhere:
             self._attempts.again(transfer, now, f"refused: {refused.reason}", avoid)
         else:
-            after_s = refused.retry_after_s
-            self._attempts.reject(transfer, Overloaded(refused.reason, retry_after_s=after_s))
+            full = Overloaded(refused.reason, retry_after_s=refused.retry_after_s)
+            self._attempts.reject(transfer, late or full)
+
+    def _late(self, transfer: Transfer, refused: Refused) -> SloMissed | None:
+        """For the client, if it was refused since the first token would come too late there."""
+        ttft_s, due_in_s = transfer.generate.slo.ttft_s, transfer.deadline_s
+        predicted_s, retry_after_s = refused.predicted_ttft_s, refused.retry_after_s
+        if ttft_s is None or due_in_s is None or predicted_s is None or retry_after_s is None:
+            return None
+        waited_s = ttft_s - due_in_s
+        return SloMissed(ttft_s, waited_s + predicted_s, retry_after_s=retry_after_s)
 
     def _has_refused(self, transfer: Transfer, worker: InstanceId) -> bool:
         """That worker, or another of its role: a new request is taken elsewhere once."""
@@ -353,7 +369,7 @@ class GatewayCore:
         )
 
     def _wake_at(self) -> float | None:
-        times = [self._peers.next_due, self._ack_due]
+        times = [self._peers.next_due, self._ack_due, self._attempts.timeouts.next_at]
         times += [t.retry_at for t in self._attempts.unrouted.values()]
         return min((at for at in times if at is not None), default=None)
 

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from common.config import ServeConfig
-from common.errors import BatonError, ClientError, Overloaded
+from common.errors import BatonError, ClientError, Overloaded, SloMissed, TimedOut
 from common.ids import Role
 from common.log import line
 from common.metrics import CONTENT_TYPE, GatewayMetrics
@@ -58,6 +58,7 @@ from launch.gateway.api.responses import (
 from launch.gateway.engine import Engine
 from launch.gateway.text.load import TextModel
 from launch.gateway.text.tokenizer import check_prompt_ids
+from launch.gateway.transfers import Slo
 
 MAX_BODY_BYTES = 16 * 2**20
 
@@ -117,6 +118,7 @@ class _Api:
         self._admission = admission
         self._name = config.served_model_name or text.name
         self._started = int(time.time())
+        self._slo = Slo(ttft_s=_seconds(config.slo_ttft), tpot_s=_seconds(config.slo_tpot))
         self._seeds = None if config.seed is None else random.Random(config.seed)
 
     # --- generation --------------------------------------------------------------------------
@@ -167,6 +169,7 @@ class _Api:
             max_model_len=max_model_len,
             max_logprobs=self._config.max_logprobs,
             draw_seed=self._draw_seed,
+            slo=self._slo,
         )
 
     def _draw_seed(self) -> int:
@@ -267,7 +270,9 @@ class _Api:
         assert isinstance(error, BatonError)
         status = status_of(error)
         self._metrics.failure(status)
-        if status >= 500 and not isinstance(error, Overloaded):
+        if isinstance(error, SloMissed):
+            self._metrics.request_slo_refused_total.inc()
+        if status >= 500 and not isinstance(error, Overloaded | TimedOut):
             fields = {"request": request.scope.get(REQUEST_ID), "detail": str(error)}
             bug = error if status == 500 else None
             _log.error(line("request_failed", status=status, **fields), exc_info=bug)
@@ -292,6 +297,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _client_gone(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_GONE_STATUS)
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3
 
 
 def _named(request: Request) -> dict[str, str]:

@@ -13,6 +13,14 @@ RequestId = NewType("RequestId", str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """What a request is owed. None: nothing is stated, and nobody is refused for it."""
+
+    ttft_s: float | None = None  # from its arrival to its first token
+    tpot_s: float | None = None  # a token after the first, in the mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
     """What the HTTP side asks for: one prompt, n samples. Validated and tokenised."""
 
@@ -22,7 +30,8 @@ class Generate:
     params: SamplingParams
     hashes: tuple[PageHash, ...] = ()  # of the prompt's full pages, for prefix affinity
     salt: str = ""
-    deadline_s: float | None = None
+    slo: Slo = Slo()
+    timeout_s: float | None = None  # from its arrival to its end
 
 
 class Phase(StrEnum):
@@ -67,6 +76,8 @@ class Transfer:
     prefill: Peer | None = None
     decode: Peer | None = None
     decode_cached_tokens: int = 0
+    deadline_s: float | None = None  # of the attempt: from its routing to the first token
+    refuse_if_late: bool = False  # nobody was promised an answer yet
     resumes: tuple[Resume, ...] = ()  # what the attempt started from, whatever has come since
     prefill_over: bool = False  # of this attempt: it has let go of it
     prompt_queued: bool = False  # of this attempt: at its prefill worker, not known to be computed
@@ -108,7 +119,8 @@ class Transfer:
             decode=self.decode.instance,
             salt=self.generate.salt,
             decode_cached_tokens=self.decode_cached_tokens,
-            deadline_s=self.generate.deadline_s,
+            deadline_s=self.deadline_s,
+            refuse_if_late=self.refuse_if_late,
         )
 
     def expect_message(self) -> Expect:
@@ -121,4 +133,7 @@ class Transfer:
             params=self.generate.params,
             prefill=self.prefill,
             salt=self.generate.salt,
+            deadline_s=self.deadline_s,
+            refuse_if_late=self.refuse_if_late,
+            tpot_s=self.generate.slo.tpot_s,
         )

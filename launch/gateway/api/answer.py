@@ -94,7 +94,14 @@ class Answer:
         n = self.prepared.n
         for at, prompt in enumerate(self.prepared.prompts):
             request = RequestId(f"{self.id}-{at}")
-            generate = Generate(request=request, prompt=prompt.ids, n=n, params=prompt.params)
+            generate = Generate(
+                request=request,
+                prompt=prompt.ids,
+                n=n,
+                params=prompt.params,
+                slo=self.prepared.slo,
+                timeout_s=self.prepared.timeout_s,
+            )
             choices = [_Choice(at * n + i, self._text_stream(prompt)) for i in range(n)]
             self._runs.append(_Run(prompt, engine.submit(generate, self._arrived), choices))
             self.usage.prompt_tokens += len(prompt.ids)
@@ -114,8 +121,10 @@ class Answer:
 
     def close(self) -> None:
         """Whatever still runs is wanted no more. Idempotent."""
-        for run in self._runs:
+        runs, self._runs = self._runs, []
+        for run in runs:
             run.stream.quit()
+            self._judge_missing(run)
 
     async def pieces(self) -> AsyncIterator[tuple[Piece, ...]]:
         """What all choices gain, in the order it comes. Raises a BatonError that ends it early."""
@@ -218,6 +227,7 @@ class Answer:
         if choice.first_at is None:
             choice.first_at = now
             self.metrics.time_to_first_token_seconds.observe(now - self._began)
+            self._judge("ttft", self.prepared.slo.ttft_s, now - self._began)
         else:
             self.metrics.inter_token_latency_seconds.observe(now - choice.last_at)
         choice.last_at = now
@@ -230,3 +240,16 @@ class Answer:
         if n_tokens > 1 and choice.first_at is not None:
             mean = (choice.last_at - choice.first_at) / (n_tokens - 1)
             self.metrics.request_time_per_output_token_seconds.observe(mean)
+            self._judge("tpot", self.prepared.slo.tpot_s, mean)
+
+    def _judge_missing(self, run: _Run) -> None:
+        """First tokens that are owed by now, and never came."""
+        owed_s, waited_s = self.prepared.slo.ttft_s, time.perf_counter() - self._began
+        if owed_s is not None and waited_s > owed_s:
+            for choice in run.choices:
+                if choice.first_at is None:
+                    self.metrics.slo("ttft", met=False)
+
+    def _judge(self, slo: str, owed_s: float | None, took_s: float) -> None:
+        if owed_s is not None:
+            self.metrics.slo(slo, met=took_s <= owed_s)

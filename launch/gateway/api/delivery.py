@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from common.errors import BatonError
+from common.errors import BatonError, TimedOut
 from common.log import line
 from common.metrics import GatewayMetrics
 from launch.gateway.api.answer import Answer
@@ -125,6 +125,8 @@ class EventStream(Response):
 
     def _failed(self, error: Exception, status: int) -> None:
         self._metrics.failure(status)
+        if isinstance(error, TimedOut):  # its client's own doing
+            return
         bug = error if status == 500 else None
         fields = {"request": self._answer.id, "status": status, "detail": str(error)}
         _log.error(line("answer_failed", **fields), exc_info=bug)

@@ -47,7 +47,7 @@ _GETS = {
     "/version": "The server's version",
     "/metrics": "Prometheus metrics",
 }
-_ERRORS = ("400", "404", "413", "415", "429", "500", "503")
+_ERRORS = ("400", "404", "413", "415", "429", "500", "503", "504")
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Baton API</title>

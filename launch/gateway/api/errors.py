@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from common.errors import BatonError, ClientError, Overloaded, PeerError
+from common.errors import BatonError, ClientError, Overloaded, PeerError, TimedOut
 from launch.gateway.api.responses import ErrorBody, ErrorDetail, encode
 
 _TYPES = {
@@ -15,6 +15,7 @@ _TYPES = {
     413: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
+    504: "timeout_error",
 }
 
 
@@ -24,6 +25,8 @@ def status_of(error: BatonError) -> int:
             return error.status
         case PeerError():
             return 503
+        case TimedOut():
+            return 504
         case _:  # a bug of ours
             return 500
 

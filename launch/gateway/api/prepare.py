@@ -17,11 +17,13 @@ from launch.gateway.api.requests import (
     ChatRequest,
     CompletionRequest,
     Sampling,
+    SloBody,
     shown,
 )
 from launch.gateway.text.load import TextModel
 from launch.gateway.text.stops import StopAutomaton
 from launch.gateway.text.tokenizer import check_prompt_ids
+from launch.gateway.transfers import Slo
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 MAX_STOP_CHARS = 1000
@@ -38,6 +40,7 @@ class Served:
     max_model_len: int
     max_logprobs: int
     draw_seed: Callable[[], int]
+    slo: Slo  # of requests that state none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,8 @@ class Prepared:
     stream: bool
     include_usage: bool
     return_token_ids: bool
+    slo: Slo
+    timeout_s: float | None
 
     @property
     def returned_prompts(self) -> tuple[tuple[int, ...], ...]:
@@ -169,6 +174,8 @@ def _prepared(  # noqa: PLR0913 - the two endpoints meet here
         stream=bool(request.stream),
         include_usage=options is not None and bool(options.include_usage),
         return_token_ids=bool(request.return_token_ids),
+        slo=_slo(request.slo, served.slo),
+        timeout_s=request.timeout_s,
     )
 
 
@@ -203,6 +210,15 @@ def _params(
         stop_token_ids=stop_ids,
         logprobs=top,
         prompt_logprobs=prompt_top,
+    )
+
+
+def _slo(asked: SloBody | None, own: Slo) -> Slo:
+    if asked is None:
+        return own
+    return Slo(
+        ttft_s=own.ttft_s if asked.ttft_ms is None else asked.ttft_ms / 1e3,
+        tpot_s=own.tpot_s if asked.tpot_ms is None else asked.tpot_ms / 1e3,
     )
 
 

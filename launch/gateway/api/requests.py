@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from common.config import MAX_WAIT_S, Milliseconds
 from common.errors import ClientError
 
 MAX_INT = 2**31 - 1  # of what is not bounded more narrowly: it must fit every message
@@ -28,6 +29,13 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class SloBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the answer is owed. None: what the server owes everybody (--slo-ttft, --slo-tpot)."""
+
+    ttft_ms: Milliseconds | None = None  # to the first token; refused at once where it cannot be
+    tpot_ms: Milliseconds | None = None  # a token after the first, in the mean
 
 
 class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +62,8 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     return_token_ids: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    slo: SloBody | None = None
+    timeout_s: Annotated[float, Meta(gt=0, le=MAX_WAIT_S)] | None = None  # for all of the answer
     # Accepted; they change nothing.
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -114,6 +124,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     tokens: list[TokenId]
 
 
+_PARTS = {"stream_options": StreamOptions, "slo": SloBody}
 _Request = TypeVar("_Request")
 _PATH = re.compile(r"^(?P<what>.*) - at `(?:key in )?\$(?P<path>[^`]*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
@@ -179,7 +190,7 @@ def _not_json(error: Exception, body: bytes) -> ClientError:
 
 
 def _unknown_field(name: str, path: str, kind: type) -> ClientError:
-    known = _names(StreamOptions if path == "stream_options" else kind)
+    known = _names(_PARTS.get(path, kind))
     close = difflib.get_close_matches(name[:_MAX_SHOWN_CHARS], known, 1)
     hint = f"did you mean {close[0]}?" if close else "leave it out"
     where = _joined(path, name[:_MAX_SHOWN_CHARS])

@@ -35,6 +35,9 @@ def test_a_request_is_counted_under_the_names_of_vllm() -> None:
     metrics.generation_tokens_total.inc(5)
     metrics.success("length")
     metrics.failure(429)
+    metrics.slo("ttft", met=True)
+    metrics.slo("tpot", met=False)
+    metrics.slo("tpot", met=False)
     seen = scraped(metrics)
     assert seen["baton:time_to_first_token_seconds_count", "m"] == 1
     assert seen["baton:time_to_first_token_seconds_bucket", "0.02", "m"] == 0
@@ -42,6 +45,8 @@ def test_a_request_is_counted_under_the_names_of_vllm() -> None:
     assert seen["baton:generation_tokens_total", "m"] == 5
     assert seen["baton:request_success_total", "length", "m"] == 1
     assert seen["baton:request_failure_total", "m", "429"] == 1
+    assert seen["baton:request_slo_total", "m", "met", "ttft"] == 1
+    assert seen["baton:request_slo_total", "m", "missed", "tpot"] == 2
 
 
 def test_workers_are_told_apart_and_forgotten() -> None:

@@ -38,7 +38,7 @@ from launch.gateway.events import (
     StopSample,
     Submit,
 )
-from launch.gateway.transfers import Generate, RequestId
+from launch.gateway.transfers import Generate, RequestId, Slo
 
 P, P2 = InstanceId("prefill-1"), InstanceId("prefill-2")
 D, D2 = InstanceId("decode-1"), InstanceId("decode-2")
@@ -73,7 +73,7 @@ def hello(instance: InstanceId, bounds: Limits | None = None) -> Hello:
     )
 
 
-def snapshot(
+def snapshot(  # noqa: PLR0913  every field has a default
     sequence: int = 1,
     *,
     whole: bool = True,
@@ -81,6 +81,8 @@ def snapshot(
     removed: tuple[PageHash, ...] = (),
     busy: int = 0,
     queued_tokens: int = 0,
+    step_s: float = 0.02,
+    tokens_per_s: float = 1000.0,
 ) -> Snapshot:
     return Snapshot(
         sequence=sequence,
@@ -90,14 +92,14 @@ def snapshot(
         running=busy,
         waiting=0,
         queued_tokens=queued_tokens,
-        step_s=0.02,
-        tokens_per_s=1000.0,
+        step_s=step_s,
+        tokens_per_s=tokens_per_s,
         stored=stored,
         removed=removed,
     )
 
 
-def generate(
+def generate(  # noqa: PLR0913  every field has a default
     name: str = R,
     n_prompt: int = 6,
     *,
@@ -105,11 +107,21 @@ def generate(
     max_tokens: int = 4,
     scores: bool = False,
     hashes: tuple[PageHash, ...] = (),
+    slo: Slo | None = None,
+    timeout_s: float | None = None,
 ) -> Generate:
     """Prompt tokens are 1 .. n_prompt. `scores`: the prompt's log-probabilities are wanted."""
     params = SamplingParams(max_tokens=max_tokens, seed=0, prompt_logprobs=0 if scores else None)
     prompt = tuple(range(1, n_prompt + 1))
-    return Generate(request=RequestId(name), prompt=prompt, n=n, params=params, hashes=hashes)
+    return Generate(
+        request=RequestId(name),
+        prompt=prompt,
+        n=n,
+        params=params,
+        hashes=hashes,
+        slo=slo or Slo(),
+        timeout_s=timeout_s,
+    )
 
 
 def run(
@@ -134,8 +146,16 @@ def accepted(transfer: str = T, attempt: int = 1) -> Accepted:
     return Accepted(transfer=TransferId(transfer), attempt=attempt)
 
 
-def refused(attempt: int = 1, retry_after_s: float | None = 2.0) -> Refused:
-    return Refused(transfer=T, attempt=attempt, reason="full", retry_after_s=retry_after_s)
+def refused(
+    attempt: int = 1, retry_after_s: float | None = 2.0, predicted_ttft_s: float | None = None
+) -> Refused:
+    return Refused(
+        transfer=T,
+        attempt=attempt,
+        reason="full" if predicted_ttft_s is None else "late",
+        retry_after_s=retry_after_s,
+        predicted_ttft_s=predicted_ttft_s,
+    )
 
 
 def failed(

@@ -148,6 +148,7 @@ class Worker:
                 attempt=expect.attempt,
                 reason=self.refusal.reason,
                 retry_after_s=self.refusal.retry_after_s,
+                predicted_ttft_s=self.refusal.predicted_ttft_s,
             )
         says = {resume.sample: self.says(expect, resume.sample) for resume in expect.samples}
         self.jobs[expect.transfer] = _Job(expect, says)

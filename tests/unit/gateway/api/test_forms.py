@@ -14,6 +14,7 @@ from launch.gateway.api.forms import ChatForm, CompletionForm, Gathered
 from launch.gateway.api.prepare import Prepared, Prompt
 from launch.gateway.text.load import TextModel
 from launch.gateway.text.stops import StopAutomaton
+from launch.gateway.transfers import Slo
 
 PARIS, THE, OF, HALF = 7042, 504, 282, 10813  # " Paris", "The", " of", two bytes of an emoji
 USAGE = Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=4)
@@ -41,6 +42,8 @@ def prepared(
         stream=True,
         include_usage=include_usage,
         return_token_ids=return_token_ids,
+        slo=Slo(),
+        timeout_s=None,
     )
 
 

@@ -19,6 +19,7 @@ from launch.gateway.api.prepare import (
 from launch.gateway.api.requests import ChatRequest, CompletionRequest, decode
 from launch.gateway.text.load import TextModel
 from launch.gateway.text.model_defaults import GenerationDefaults
+from launch.gateway.transfers import Slo
 
 CAPITAL = (504, 3575, 282, 4649, 314)  # "The capital of France is"
 USER = {"role": "user", "content": "Hi"}
@@ -27,7 +28,12 @@ USER = {"role": "user", "content": "Hi"}
 @pytest.fixture
 def served(smollm2: TextModel) -> Served:
     return Served(
-        model="tiny", text=smollm2, max_model_len=100, max_logprobs=5, draw_seed=lambda: 77
+        model="tiny",
+        text=smollm2,
+        max_model_len=100,
+        max_logprobs=5,
+        draw_seed=lambda: 77,
+        slo=Slo(),
     )
 
 
@@ -356,3 +362,14 @@ def test_the_models_own_defaults_apply_where_the_request_is_silent(
     assert silent.max_tokens == 11
     spoken = chat(with_own, temperature=0, top_k=-1, max_tokens=12).prompts[0].params
     assert (spoken.temperature, spoken.top_k, spoken.max_tokens) == (0.0, 0, 12)
+
+
+def test_an_slo_is_the_requests_else_the_servers(served: Served) -> None:
+    owed = Slo(ttft_s=0.5, tpot_s=0.05)
+    own = replace(served, slo=owed)
+    assert completion(served).slo == Slo()
+    assert completion(own).slo == chat(own).slo == completion(own, slo={}).slo == owed
+    asked = chat(own, slo={"ttft_ms": 200}, timeout_s=1.5)
+    assert asked.slo == Slo(ttft_s=0.2, tpot_s=0.05)
+    assert asked.timeout_s == 1.5
+    assert completion(served, slo={"tpot_ms": 20}).slo == Slo(tpot_s=0.02)
