@@ -7,34 +7,41 @@ Only the edges are made here: a clock, a network that loses messages, and device
 from collections.abc import Callable, Sequence
 from random import Random
 
+from bench.simulate.client import Client
 from bench.simulate.clock import Clock
-from bench.simulate.front import Client, GatewayProcess
+from bench.simulate.gateway import GatewayProcess
+from bench.simulate.laws import check_forgotten, require
 from bench.simulate.network import Network
-from bench.simulate.process import Process, World
+from bench.simulate.process import Process, Watch, World
 from bench.simulate.shape import FAIR, Shape, Weather
 from bench.simulate.worker import WorkerProcess
 from common.engine.events import Drain
+from common.errors import InvariantBroken
 from common.ids import Role
 from launch.gateway.transfers import Generate
 
 NOTICED_AFTER_S = 0.02  # a supervisor sees its child die
+BACK_AFTER_S = 0.2  # and starts another
+BEGINS_AT_S = 0.5  # by then everyone has met
 
 
 class Cluster:
-    """Submit, `run`, look at the clients; `check_idle` at the end."""
+    """Submit, `run`, look at the clients; `settle` at the end."""
 
-    def __init__(self, shape: Shape, seed: int = 0, weather: Weather = FAIR) -> None:
+    def __init__(
+        self, shape: Shape, seed: int = 0, weather: Weather = FAIR, *, watches: Sequence[Watch] = ()
+    ) -> None:
         random = Random(seed)
         self.clock = Clock()
-        self.network = Network(self.clock, random)
-        self.world = World(shape, random, self.clock, self.network)
+        self.network = Network(self.clock, random, shape.high_water)
+        self.world = World(shape, random, self.clock, self.network, watches=list(watches))
         self.workers: list[WorkerProcess] = []
         self._n_lives = 0
         self.gateway = GatewayProcess(self.world, "gateway-0")
         for role, count in ((Role.PREFILL, shape.prefills), (Role.DECODE, shape.decodes)):
             for _ in range(count):
                 self.start(role)
-        self.run(0.5)
+        self.run(BEGINS_AT_S)
         self._begin(weather)
 
     # --- time --------------------------------------------------------------------------------
@@ -61,9 +68,9 @@ class Cluster:
 
     # --- processes ---------------------------------------------------------------------------
 
-    def start(self, role: Role) -> WorkerProcess:
+    def start(self, role: Role, address: str | None = None) -> WorkerProcess:
         self._n_lives += 1
-        worker = WorkerProcess(self.world, role, f"{role}-{self._n_lives}")
+        worker = WorkerProcess(self.world, role, f"{role}-{self._n_lives}", address=address)
         self.workers.append(worker)
         return worker
 
@@ -73,6 +80,12 @@ class Cluster:
         self.workers.remove(worker)
         if noticed:
             self.clock.at(NOTICED_AFTER_S, lambda: self._tell_gateway(worker))
+
+    def replace(self, worker: WorkerProcess, *, noticed: bool = True) -> None:
+        """It dies; its next life starts soon after."""
+        self.kill(worker, noticed=noticed)
+        address = worker.address if self.world.shape.same_address else None
+        self.clock.at(BACK_AFTER_S, lambda: self.start(worker.role, address))
 
     def _tell_gateway(self, worker: WorkerProcess) -> None:
         self.gateway.links.lost(worker.instance, self.now)
@@ -118,13 +131,18 @@ class Cluster:
         return self.gateway.clients[request.request]
 
     def answer(self, requests: Sequence[Generate], seconds: float = 300.0) -> None:
-        """Run until all of them are over, and check what they were given."""
-        clients = self.gateway.clients
-        names = [request.request for request in requests]
-        self.run(seconds, until=lambda: all(n in clients and clients[n].over for n in names))
-        for name in names:
-            assert clients[name].over, f"{name} waits for ever"
-            clients[name].check()
+        """Run until all of them are over."""
+        waiting = [request.request for request in requests]
+
+        def none_waits() -> bool:
+            clients = self.gateway.clients
+            while waiting and waiting[-1] in clients and clients[waiting[-1]].over:
+                waiting.pop()
+            return not waiting
+
+        self.run(seconds, until=none_waits)
+        if not none_waits():
+            raise InvariantBroken(f"{waiting[-1]} waits for ever")
 
     # --- weather -----------------------------------------------------------------------------
 
@@ -134,13 +152,16 @@ class Cluster:
             (weather.cut_every_s, self._cut_some),
             (weather.pause_every_s, self._pause_some),
             (weather.kill_every_s, self._kill_some),
+            (weather.drain_every_s, self._drain_some),
+            (weather.restart_every_s, self.restart_gateway),
         ):
             if every_s:
                 self._strike_again(weather, every_s, strike)
 
-    def _strike_again(self, weather: Weather, every_s: float, strike: Callable[[], None]) -> None:
+    def _strike_again(self, weather: Weather, every_s: float, strike: Callable[[], object]) -> None:
         def now() -> None:
             if self.network.weather is weather:
+                self.network.counts[getattr(strike, "__name__", "")] += 1
                 strike()
                 self._strike_again(weather, every_s, strike)
 
@@ -148,6 +169,8 @@ class Cluster:
 
     def _cut_some(self) -> None:
         draw = self.world.random
+        if not self.workers:
+            return
         one, other = draw.sample(self.processes, 2)
         seconds = draw.uniform(*self.world.weather.cut_s)
         self.network.cut(one.instance, other.instance, seconds)
@@ -160,19 +183,25 @@ class Cluster:
 
     def _kill_some(self) -> None:
         draw = self.world.random
-        if not self.workers:
-            return
-        victim = draw.choice(self.workers)
-        self.kill(victim, noticed=draw.random() < 0.7)
-        self.clock.at(0.2, lambda: self.start(victim.role))
+        if self.workers:
+            self.replace(draw.choice(self.workers), noticed=draw.random() < 0.7)
+
+    def _drain_some(self) -> None:
+        if self.workers:
+            old = self.world.random.choice(self.workers)
+            self.start(old.role)
+            self.drain(old)
 
     # --- the laws ----------------------------------------------------------------------------
 
     def check_idle(self) -> None:
-        """With nothing in flight, every living pool holds no page (law 1), and nobody is owed."""
-        assert self.gateway.core.idle
+        """With nothing in flight, every living pool holds no page (law 1), nobody is owed, and
+        what has ended is forgotten."""
+        require(self.gateway.core.idle, "the gateway is not idle")
+        check_forgotten(self.gateway.core, self.gateway.instance)
         for worker in self.workers:
             worker.core.check()
             held = worker.pool.n_held
-            assert held == 0, f"{worker.instance} holds {held} pages at idle"
-            assert worker.core.idle, f"{worker.instance} is not idle"
+            require(held == 0, f"{worker.instance} holds {held} pages at idle")
+            require(worker.core.idle, f"{worker.instance} is not idle")
+            check_forgotten(worker.core, worker.instance)

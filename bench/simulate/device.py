@@ -4,15 +4,18 @@ A pass writes ids into slots, and draws a token by reading its whole sequence ba
 table. What is being written reads as garbage until the writer is final.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bench.simulate.model import drawn_logprob, next_token, prompt_logprob
+from bench.simulate.laws import require
+from bench.simulate.model import EXACT, drawn_logprob, hashed, next_token, prompt_logprob
 from common.engine.plan import Drawn, PassPlan, PassResult
 from common.ids import PageHash, PageId
 from common.kv.pages import PagePool
+from common.messages import PageRef
 from common.params import TokenLogprob
 
 GARBAGE = -1
@@ -21,10 +24,12 @@ GARBAGE = -1
 class Device:
     """Pages of token ids, and passes over them."""
 
-    def __init__(self, n_pages: int, page_tokens: int) -> None:
+    def __init__(self, n_pages: int, page_tokens: int, *, rounding: bool = False) -> None:
+        """`rounding`: each attempt has draws of its own."""
         self.page_tokens = page_tokens
         self.generations = np.zeros(n_pages, np.uint64)
         self.slots = np.full((n_pages, page_tokens), GARBAGE, np.int64)
+        self._rounding = rounding
 
     def begin(self, plan: PassPlan) -> None:
         """From here on nobody can rely on what the pass will write."""
@@ -43,11 +48,16 @@ class Device:
         self.slots.reshape(-1)[plan.slots_T] = plan.tokens_T
         drawn: list[Drawn] = []
         for draw in plan.draws:
-            token = next_token(self._read(plan, draw.row), draw.sample)
+            attempt = draw.attempt if self._rounding else EXACT
+            token = next_token(self._read(plan, draw.row), draw.sample, attempt)
             wanted = draw.params.logprobs is not None
             drawn.append(Drawn(token=token, logprob=drawn_logprob(token) if wanted else None))
         scores = [self._score(plan, s.first_row, s.targets) for s in plan.scores]
         return PassResult(drawn=tuple(drawn), scores=tuple(scores), seconds=0.001)
+
+    def are_still(self, refs: Iterable[PageRef]) -> bool:
+        """No page has begun another life since it was announced."""
+        return all(int(self.generations[ref.page]) == ref.generation for ref in refs)
 
     def _score(
         self, plan: PassPlan, first_row: int, targets: Sequence[int]
@@ -55,12 +65,13 @@ class Device:
         read = self._read
         return tuple(prompt_logprob(read(plan, first_row + i), t) for i, t in enumerate(targets))
 
-    def _read(self, plan: PassPlan, row: int) -> Sequence[int]:
-        """The sequence up to that row's token, through its page table."""
+    def _read(self, plan: PassPlan, row: int) -> int:
+        """The hash of the sequence up to that row's token, through its page table."""
         b = int(np.searchsorted(plan.start_B1, row, side="right")) - 1
         n = int(plan.positions_T[row]) + 1
         table = plan.tables_BM[b, : -(-n // self.page_tokens)]
-        return self.slots[table].reshape(-1)[:n].tolist()
+        sequence: NDArray[np.int64] = self.slots[table].reshape(-1)[:n]
+        return hashed(sequence)
 
 
 class CheckedPool(PagePool):
@@ -73,7 +84,7 @@ class CheckedPool(PagePool):
 
     def publish(self, page: PageId, page_hash: PageHash) -> bool:
         content = self._device.slots[page]
-        assert GARBAGE not in content, f"page {page} is published, and is not whole"
+        require(GARBAGE not in content, f"page {page} is published, and is not whole")
         meaning = self._meaning.setdefault(page_hash, content.tobytes())
-        assert meaning == content.tobytes(), f"page {page} is published as another one"
+        require(meaning == content.tobytes(), f"page {page} is published as another one")
         return super().publish(page, page_hash)

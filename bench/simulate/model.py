@@ -1,5 +1,8 @@
 """A model without weights: a token is a hash of everything before it, so whoever reads a page too
 early, too late or of another life draws another one. And what such a model answers, undisturbed.
+
+Where attempts round differently (as they may in bf16), the hash takes in the attempt as well: an
+answer that mixes two of them is then no answer of either.
 """
 
 import zlib
@@ -8,18 +11,25 @@ from dataclasses import dataclass
 from enum import Flag, auto
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.params import FinishReason, SamplingParams, TokenLogprob
 from launch.gateway.transfers import Generate, RequestId
 
 VOCABULARY = 1000
 END_TOKENS = tuple(range(0, VOCABULARY, 20))  # one draw in 20, where a request has them
+EXACT = 0  # the attempt of those that all round alike
 
 
-def next_token(sequence: Iterable[int], sample: int) -> int:
-    """The draw of one sample after `sequence`."""
-    data = np.fromiter((*sequence, sample), np.int64).tobytes()
-    return zlib.crc32(data) % VOCABULARY
+def hashed(tokens: Iterable[int] | NDArray[np.int64], before: int = 0) -> int:
+    """Of the tokens before these, whose hash is `before`, and these."""
+    ids = tokens if isinstance(tokens, np.ndarray) else np.fromiter(tokens, np.int64)
+    return zlib.crc32(ids.tobytes(), before)
+
+
+def next_token(sequence_hash: int, sample: int, attempt: int = EXACT) -> int:
+    """The draw of one sample after that sequence."""
+    return hashed((sample, attempt), sequence_hash) % VOCABULARY
 
 
 def drawn_logprob(token: int) -> TokenLogprob:
@@ -27,9 +37,9 @@ def drawn_logprob(token: int) -> TokenLogprob:
     return TokenLogprob(token, -token / VOCABULARY, 1, (token,), (-token / VOCABULARY,))
 
 
-def prompt_logprob(before: Iterable[int], token: int) -> TokenLogprob:
+def prompt_logprob(before_hash: int, token: int) -> TokenLogprob:
     """Of a prompt's token after those before it: also a hash of everything before."""
-    return TokenLogprob(token, -next_token(before, -1) / VOCABULARY, 1, (), ())
+    return TokenLogprob(token, -next_token(before_hash, -1) / VOCABULARY, 1, (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +53,34 @@ class Answer:
 
 def expected(request: Generate, sample: int) -> Answer:
     """What an undisturbed single process would answer."""
-    params = request.params
-    sequence = list(request.prompt)
+    sequence = hashed(request.prompt)
     tokens: list[int] = []
-    finish = FinishReason.LENGTH
-    while len(tokens) < params.max_tokens:
+    finish = None
+    while finish is None:
         tokens.append(next_token(sequence, sample))
-        sequence.append(tokens[-1])
-        if tokens[-1] in params.end_token_ids:
-            finish = FinishReason.STOP
-            break
-    logprobs = [] if params.logprobs is None else [drawn_logprob(token) for token in tokens]
+        sequence = hashed(tokens[-1:], sequence)
+        finish = finish_at(request.params, len(tokens), tokens[-1])
+    logprobs = [] if request.params.logprobs is None else list(map(drawn_logprob, tokens))
     return Answer(tokens, finish, logprobs)
+
+
+def finish_at(params: SamplingParams, n_outputs: int, token: int) -> FinishReason | None:
+    """Whether the sample ends with this output, its `n_outputs`-th."""
+    if token in params.end_token_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if n_outputs >= params.max_tokens else None
 
 
 def expected_scores(request: Generate) -> tuple[TokenLogprob | None, ...] | None:
     """Of the prompt's tokens, where asked for."""
     if request.params.prompt_logprobs is None:
         return None
-    prompt = request.prompt
-    scores = [prompt_logprob(prompt[:at], prompt[at]) for at in range(1, len(prompt))]
-    return (None, *scores)
+    scores: list[TokenLogprob | None] = [None]
+    before = 0
+    for previous, token in zip(request.prompt, request.prompt[1:], strict=False):
+        before = hashed((previous,), before)
+        scores.append(prompt_logprob(before, token))
+    return tuple(scores)
 
 
 class Wants(Flag):

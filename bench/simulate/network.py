@@ -1,4 +1,6 @@
-"""Links between virtual processes: in order or not at all, as those of `common.wire`."""
+"""Links between virtual processes: in order or not at all, as those of `common.wire`, unless the
+weather makes messages overtake each other.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -15,38 +17,56 @@ from common.messages import AnyMessage, Hello, ToDecode, ToGateway, ToPrefill
 ANYONE = InstanceId("")
 HEARD_BY = {Role.PREFILL: ToPrefill, Role.DECODE: ToDecode, Role.GATEWAY: ToGateway}
 MEETING = ("Hello", "Welcome", "HelloRefused", "Goodbye")  # not sent twice by any sender
+Way = tuple[InstanceId, InstanceId]
 
 
 class Network:
     """Who listens at which address, and what becomes of messages on their way."""
 
-    def __init__(self, clock: Clock, random: Random) -> None:
+    def __init__(self, clock: Clock, random: Random, high_water: int) -> None:
         self.clock = clock
         self.random = random
         self.weather: Weather = FAIR
         self.bound: dict[str, VirtualMailbox] = {}
         self.counts: Counter[str] = Counter()
-        self._cut_until: dict[tuple[InstanceId, InstanceId], float] = defaultdict(float)
-        self._last_arrival: dict[tuple[InstanceId, InstanceId], float] = {}
+        self._high_water = high_water
+        self._cut_until: dict[Way, float] = defaultdict(float)
+        self._last_arrival: dict[Way, float] = {}
+        self.on_way: Counter[Way] = Counter()  # sent and not received
 
     def cut(self, sender: InstanceId, to: InstanceId, seconds: float) -> None:
         """One way."""
         self._cut_until[sender, to] = self.clock.now + seconds
 
+    def is_cut(self, sender: InstanceId, to: InstanceId) -> bool:
+        return self.clock.now < self._cut_until.get((sender, to), 0.0)
+
     def heal(self) -> None:
         self._cut_until.clear()
         self.weather = FAIR
 
+    def is_full(self, sender: InstanceId, to: InstanceId) -> bool:
+        return self.on_way[sender, to] >= self._high_water
+
     def post(
-        self, sender: InstanceId, to: "VirtualMailbox", frame: tuple[InstanceId, bytes]
+        self, sender: InstanceId, to: "VirtualMailbox", frame: tuple[InstanceId, bytes], kind: str
     ) -> None:
+        draw, weather, now = self.random, self.weather, self.clock.now
         way = (sender, to.instance)
-        now = self.clock.now
-        if now < self._cut_until[way] or self.random.random() < self.weather.drop:
+        if self.is_cut(*way) or draw.random() < weather.drop:
             self.counts["lost"] += 1
             return
-        arrival = max(now + self.random.uniform(0.0001, 0.005), self._last_arrival.get(way, 0.0))
-        self._last_arrival[way] = arrival
+        arrival = now + draw.uniform(0.0001, 0.005)
+        if draw.random() < weather.delay:
+            self.counts["delayed"] += 1
+            arrival += draw.uniform(0.0, weather.delay_s)
+        if kind not in MEETING and draw.random() < weather.reorder:
+            self.counts["reordered"] += 1
+            arrival += draw.uniform(0.0, weather.delay_s)
+        else:
+            arrival = max(arrival, self._last_arrival.get(way, 0.0))
+            self._last_arrival[way] = arrival
+        self.on_way[way] += 1
         self.clock.at(arrival - now, lambda: to.arrive(sender, frame))
 
 
@@ -80,16 +100,18 @@ class VirtualMailbox:
         self._addresses.pop(peer, None)
 
     def send(self, peer: InstanceId, message: AnyMessage, *, to: InstanceId | None = None) -> bool:
-        other = self.network.bound.get(self._addresses.get(peer, "nowhere"))
-        if other is None:
-            return False
         network = self.network
+        other = network.bound.get(self._addresses.get(peer, "nowhere"))
+        if other is None or network.is_full(self.instance, other.instance):
+            network.counts["unsent"] += 1
+            return False
         kind = type(message).__name__
         network.counts[kind] += 1
         frame = (peer if to is None else to, msgspec.msgpack.encode(message))
-        network.post(self.instance, other, frame)
+        network.post(self.instance, other, frame, kind)
         if kind not in MEETING and network.random.random() < network.weather.repeat:
-            network.post(self.instance, other, frame)
+            network.counts["repeated"] += 1
+            network.post(self.instance, other, frame, kind)
         return True
 
     def arrive(self, sender: InstanceId, frame: tuple[InstanceId, bytes]) -> None:
@@ -98,7 +120,11 @@ class VirtualMailbox:
         if to == self.instance or (to == ANYONE and isinstance(message, Hello)):
             self._inbox.append((sender, message))
             self.ring()
+        else:
+            self.network.on_way[sender, self.instance] -= 1
 
     def receive(self) -> list[tuple[InstanceId, AnyMessage]]:
         messages, self._inbox = self._inbox, []
+        for sender, _ in messages:
+            self.network.on_way[sender, self.instance] -= 1
         return messages

@@ -1,12 +1,13 @@
 """A virtual process: the real links around a core, in a loop as the real shells are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol, cast
 
 from bench.simulate.clock import Clock
 from bench.simulate.device import Device
+from bench.simulate.laws import require
 from bench.simulate.network import Network, VirtualMailbox
 from bench.simulate.shape import Shape, Weather
 from common.engine.links import Links
@@ -33,6 +34,10 @@ class Core(Protocol):
     def check(self) -> None: ...
 
 
+Watch = Callable[["Process", Sequence[Any], Sequence[Any]], None]
+"""Told of each step of a core, before its actions are performed: who, events, actions."""
+
+
 @dataclass(eq=False)
 class World:
     """What virtual processes share."""
@@ -42,9 +47,12 @@ class World:
     clock: Clock
     network: Network
     devices: dict[InstanceId, Device] = field(default_factory=dict[InstanceId, Device])
+    living: set[InstanceId] = field(default_factory=set[InstanceId])
     meaning: dict[PageHash, bytes] = field(default_factory=dict[PageHash, bytes])
+    watches: list[Watch] = field(default_factory=list["Watch"])
     pulled_pages: int = 0
     rows: int = 0  # computed by all passes
+    n_steps: int = 0  # of all cores
 
     @property
     def weather(self) -> Weather:
@@ -71,6 +79,7 @@ class Process:
         self._timer = 0
         self._rung = False
         self._turns_at = (-1.0, 0)
+        world.living.add(self.instance)
 
     @property
     def instance(self) -> InstanceId:
@@ -83,9 +92,14 @@ class Process:
     def act(self, action: Any) -> None:  # noqa: ANN401 - each kind of core has its own
         raise NotImplementedError
 
+    def judge(self, events: Sequence[Any], actions: Sequence[Any]) -> None:
+        """Raise if a step breaks a law that the core itself cannot see broken."""
+        raise NotImplementedError
+
     def kill(self) -> None:
         """As kill -9: its memory stays readable, nothing of it is heard again."""
         self.alive = False
+        self.world.living.discard(self.instance)
         del self.world.network.bound[self.mailbox.endpoint]
 
     def pause(self, seconds: float) -> None:
@@ -122,13 +136,17 @@ class Process:
         decision = self._core.step(now, events)
         self._core.check()
         self._core_wake_at = decision.wake_at
+        self.world.n_steps += 1
+        self.judge(events, decision.actions)
+        for watch in self.world.watches:
+            watch(self, events, decision.actions)
         for action in decision.actions:
             self.act(action)
 
     def _count_turn(self, now: float) -> None:
         at, n = self._turns_at
         self._turns_at = (now, n + 1 if at == now else 1)
-        assert self._turns_at[1] < MAX_TURNS_AT_ONCE, f"{self.instance} spins"
+        require(self._turns_at[1] < MAX_TURNS_AT_ONCE, f"{self.instance} spins")
 
     def _sleep(self, now: float) -> None:
         wake_at = self.links.wake_at(now)

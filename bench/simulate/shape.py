@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from bench.simulate.costs import Costs
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -19,6 +21,11 @@ class Shape:
     max_waiting: int = 1000
     credit_tokens: int = 65_536
     lost_after_s: float = 10.0  # of silence
+    high_water: int = 10_000  # messages that may be on their way from one process to another
+    costs: Costs | None = None  # None: passes and pulls take random times
+    far: bool = False  # one host each: pages of the dead, and across a cut, cannot be pulled
+    rounding: bool = False  # each attempt draws tokens of its own, as it may in bf16
+    same_address: bool = False  # a worker's next life listens where the last one did
 
     @property
     def max_model_len(self) -> int:
@@ -33,6 +40,9 @@ class Weather:
 
     drop: float = 0.0  # messages lost
     repeat: float = 0.0  # messages sent twice
+    delay: float = 0.0  # messages that take up to `delay_s`, and hold up those behind them
+    reorder: float = 0.0  # messages that take as long, and are passed by those behind them
+    delay_s: float = 1.0
     torn: float = 0.0  # pulls that fail
     slow: float = 0.0  # pulls that take up to a second
     raised: float = 0.0  # passes that raise
@@ -41,6 +51,8 @@ class Weather:
     pause_every_s: float = 0.0  # a process stands still for a while
     pause_s: tuple[float, float] = (0.1, 2.0)
     kill_every_s: float = 0.0  # a worker dies; another life starts soon after
+    drain_every_s: float = 0.0  # another worker starts, and an old one is told to leave
+    restart_every_s: float = 0.0  # the gateway dies; its next life listens at the same address
 
 
 FAIR = Weather()

@@ -1,7 +1,13 @@
 """A virtual worker: the real core of its role over a virtual device."""
 
-from bench.simulate.device import GARBAGE, CheckedPool, Device
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from bench.simulate.device import CheckedPool, Device
+from bench.simulate.laws import check_queue, require
 from bench.simulate.process import Process, World
+from bench.simulate.pulls import Pulls
 from common.engine.events import (
     Action,
     Cancel,
@@ -14,13 +20,14 @@ from common.engine.events import (
     StepFailed,
     TicketFinal,
 )
-from common.ids import HostId, InstanceId, PageId, Role, TicketId
+from common.ids import HostId, InstanceId, Role
 from common.messages import PROTOCOL, Hello, Limits, ModelIdentity, Peer, RegionKey
 from decode.compute import DecodeOptions
 from decode.core import DecodeCore
 from prefill.core import PrefillCore, PrefillOptions
 
 FINGERPRINT = "f"
+MOST_UNANSWERED = 2  # passes: one that is computed, and the next
 
 
 class WorkerProcess(Process):
@@ -28,18 +35,29 @@ class WorkerProcess(Process):
 
     core: PrefillCore | DecodeCore
 
-    def __init__(self, world: World, role: Role, name: str) -> None:
+    def __init__(self, world: World, role: Role, name: str, *, address: str | None = None) -> None:
+        """`address`: where it listens; None: at one of its own."""
         shape = world.shape
+        instance = InstanceId(name)
         n_pages = shape.prefill_pages if role is Role.PREFILL else shape.decode_pages
-        hello = _hello(world, role, InstanceId(name), n_pages)
-        self.device = world.devices[hello.peer.instance] = Device(n_pages, shape.page_tokens)
+        hello = _hello(world, role, instance, n_pages, address or name)
+        self.device = Device(n_pages, shape.page_tokens, rounding=shape.rounding)
+        world.devices[instance] = self.device
         self.pool = CheckedPool(self.device, world.meaning)
         self.core = _core(world, hello, self.pool)
-        self._pulls: dict[TicketId, Pull] = {}
-        self.passing = False
+        self._pulls = Pulls(world, instance, self.device, self._pulled)
+        self._unanswered: deque[Launch] = deque()
         super().__init__(world, hello, self.core)
         self.links.join("gateway", world.clock.now)
         self.ring()
+
+    @property
+    def address(self) -> str:
+        return self.hello.peer.endpoints[0]
+
+    def judge(self, events: Sequence[Any], actions: Sequence[Any]) -> None:  # noqa: ARG002
+        assert self.hello.limits is not None
+        check_queue(self.hello.limits, self.role, actions)
 
     def act(self, action: Action) -> None:
         now = self.world.clock.now
@@ -52,68 +70,51 @@ class WorkerProcess(Process):
             case Launch():
                 self._launch(action)
             case Pull():
-                self._pull(action)
+                self._pulls.start(action)
             case Cancel(ticket):
-                self._finish(ticket, ok=False)
+                self._pulls.cancel(ticket)
             case Note():
                 pass
 
     def _launch(self, launch: Launch) -> None:
-        world, plan = self.world, launch.plan
-        assert not self.passing, "two passes at once"
-        self.passing = True
+        """Passes are computed in order."""
+        self._unanswered.append(launch)
+        require(len(self._unanswered) <= MOST_UNANSWERED, "too many passes are unanswered")
+        if len(self._unanswered) == 1:
+            self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        world, plan = self.world, self._unanswered[0].plan
         world.rows += plan.n_rows
         self.device.begin(plan)
-        raises = world.random.random() < world.weather.raised
+        costs = world.shape.costs
+        seconds = world.random.uniform(0.001, 0.01) if costs is None else costs.pass_s(plan)
+        world.clock.at(seconds, self._end_pass)
 
-        def done() -> None:
-            self.passing = False
-            if not self.alive:
-                return
-            if raises:
-                self.device.fail(plan, world.random)
-                self.post(StepFailed(launch.step, "raised"))
-            else:
-                self.post(StepDone(launch.step, self.device.finish(plan)))
-
-        world.clock.at(world.random.uniform(0.001, 0.01), done)
-
-    def _pull(self, pull: Pull) -> None:
-        world, draw = self.world, self.world.random
-        assert pull.ticket not in self._pulls
-        self._pulls[pull.ticket] = pull
-        longest = 1.0 if draw.random() < world.weather.slow else 0.01
-        seconds = draw.uniform(0.0005, longest)
-        for ref, local in pull.copies:
-            self.device.slots[local] = GARBAGE
-            world.clock.at(
-                draw.uniform(0.0, seconds), lambda r=ref.page, n=local: self._copy(pull, r, n)
-            )
-        torn = draw.random() < world.weather.torn
-        world.clock.at(seconds, lambda: self._finish(pull.ticket, ok=not torn))
-
-    def _copy(self, pull: Pull, remote: PageId, local: PageId) -> None:
-        if pull.ticket in self._pulls:
-            owner = self.world.devices[pull.remote.owner]
-            self.device.slots[local] = owner.slots[remote]
-
-    def _finish(self, ticket: TicketId, *, ok: bool) -> None:
-        """Idempotent. Pages count if none has begun another life."""
-        pull = self._pulls.pop(ticket, None)
-        if pull is None or not self.alive:
+    def _end_pass(self) -> None:
+        if not self.alive:
             return
-        generations = self.world.devices[pull.remote.owner].generations
-        ok = ok and all(int(generations[r.page]) == r.generation for r, _ in pull.copies)
-        if ok:
-            self.world.pulled_pages += len(pull.copies)
-        self.post(TicketFinal(ticket, ok, "" if ok else "torn"))
+        world, launch = self.world, self._unanswered.popleft()
+        if world.random.random() < world.weather.raised:
+            world.network.counts["raised"] += 1
+            self.device.fail(launch.plan, world.random)
+            self.post(StepFailed(launch.step, "raised"))
+        else:
+            self.post(StepDone(launch.step, self.device.finish(launch.plan)))
+        if self._unanswered:
+            self._begin_pass()
+
+    def _pulled(self, final: TicketFinal) -> None:
+        if self.alive:
+            self.post(final)
 
 
-def _hello(world: World, role: Role, instance: InstanceId, n_pages: int) -> Hello:
-    shape, host = world.shape, HostId("h")
+def _hello(world: World, role: Role, instance: InstanceId, n_pages: int, address: str) -> Hello:
+    shape = world.shape
+    host = HostId(instance if shape.far else "h")
     return Hello(
         protocol=PROTOCOL,
-        peer=Peer(instance=instance, role=role, host=host, endpoints=(instance,)),
+        peer=Peer(instance=instance, role=role, host=host, endpoints=(address,)),
         model=ModelIdentity(
             name="m", fingerprint=FINGERPRINT, kv_dtype="int64", page_layout="1", kernel_path=""
         ),

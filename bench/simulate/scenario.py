@@ -1,0 +1,174 @@
+"""A cluster, its weather and its clients, all drawn from one number; and the whole of its life."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from bench.simulate.client import Client
+from bench.simulate.cluster import Cluster
+from bench.simulate.laws import require
+from bench.simulate.model import Wants
+from bench.simulate.process import Watch
+from bench.simulate.shape import Shape, Weather
+from bench.simulate.workload import full_house, workload
+from common.errors import InvariantBroken, Overloaded, PeerError
+from launch.gateway.transfers import Generate
+
+EVERYTHING = Wants.ENDS | Wants.LOGPROBS | Wants.SCORES
+LOST_AFTER_S = 3.0  # heartbeats come once a second or more often
+PATIENCE_S = 120.0  # of clients, after the last has asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Everything that a seed decides; what happens in it is drawn from the same seed."""
+
+    seed: int
+    shape: Shape
+    weather: Weather
+    n_requests: int
+    full: bool  # prompts around whole pages, up to ones that fill a pool
+    storm_s: float  # how long the weather lasts, and requests come
+    quits: float  # share of clients that leave
+    stops: float  # share of clients that stop a sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of the clients, and what they went through."""
+
+    answered: int
+    refused: int
+    cut_off: int  # with their gateway
+    quitted: int
+    steps: int  # of all cores, each followed by a check of the laws
+    virtual_s: float
+    counts: Counter[str]  # messages and faults, by kind
+
+
+def scenario(seed: int) -> Scenario:
+    """Some faults, none or many, in a cluster that is small enough to be always short of
+    something."""
+    draw = Random(f"scenario {seed}")  # a stream of its own: the cluster is seeded with `seed`
+    return Scenario(
+        seed=seed,
+        shape=_shape(draw),
+        weather=_weather(draw),
+        n_requests=draw.choice((3, 8, 12, 16)),
+        full=draw.random() < 0.2,
+        storm_s=draw.choice((0.2, 1.0, 3.0)),
+        quits=draw.choice((0.0, 0.0, 0.5)),
+        stops=draw.choice((0.0, 0.0, 0.3)),
+    )
+
+
+def _shape(draw: Random) -> Shape:
+    page_tokens = draw.choice((1, 4, 4, 16))
+    chunk_tokens = draw.choice((4, 8, 24))
+    return Shape(
+        prefills=draw.choice((0, 1, 1, 2, 2)),
+        decodes=draw.choice((1, 1, 2)),
+        prefill_pages=draw.choice((8, 8, 12, 32)),
+        decode_pages=draw.choice((8, 12, 24, 48)),
+        page_tokens=page_tokens,
+        chunk_tokens=chunk_tokens,
+        budget_tokens=chunk_tokens * draw.choice((1, 3)),
+        caching=draw.random() < 0.85,
+        max_num_seqs=draw.choice((2, 8, 8)),
+        max_waiting=draw.choice((2, 1000, 1000)),
+        credit_tokens=draw.choice((4, 65_536, 65_536)),
+        lost_after_s=LOST_AFTER_S,
+        high_water=draw.choice((4, 10_000, 10_000)),
+        far=draw.random() < 0.4,
+        rounding=draw.random() < 0.5,
+        same_address=draw.random() < 0.5,
+    )
+
+
+def _weather(draw: Random) -> Weather:
+    def maybe(*values: float) -> float:
+        """One of them, one time in three."""
+        return draw.choice((*values, *[0.0] * 2 * len(values)))
+
+    return Weather(
+        drop=maybe(0.02, 0.1, 0.3),
+        repeat=maybe(0.1, 0.5),
+        delay=maybe(0.02, 0.2),
+        reorder=maybe(0.02, 0.2),
+        delay_s=draw.choice((0.05, 1.0, 5.0)),
+        torn=maybe(0.05, 0.3),
+        slow=maybe(0.3, 0.9),
+        raised=maybe(0.01, 0.05),
+        cut_every_s=maybe(0.1, 1.0),
+        cut_s=draw.choice(((0.1, 1.0), (1.0, 6.0))),
+        pause_every_s=maybe(0.3, 1.0),
+        pause_s=draw.choice(((0.1, 1.0), (1.0, 5.0))),
+        kill_every_s=maybe(0.2, 1.0),
+        drain_every_s=maybe(0.5, 1.0),
+        restart_every_s=maybe(0.5, 1.5),
+    )
+
+
+def live(what: Scenario, watches: Sequence[Watch] = ()) -> Outcome:
+    """From the first request to an idle cluster. Raises what a core raises, or InvariantBroken.
+
+    The same scenario lives the same life.
+    """
+    shape, n = what.shape, what.n_requests
+    cluster = Cluster(shape, what.seed, what.weather, watches=watches)
+    if what.full:
+        requests = full_house(what.seed, shape, n)
+    else:
+        requests = workload(what.seed, shape, n, wants=EVERYTHING)
+    clients = _send(cluster, requests, what)
+    cluster.clock.at(what.storm_s, cluster.network.heal)
+    cluster.run(what.storm_s)
+    cluster.run(PATIENCE_S, until=lambda: all(client.over for client in clients))
+    for client in clients:
+        _check(client, what.weather)
+    cluster.settle()
+    return Outcome(
+        answered=sum(c.whole for c in clients),
+        refused=sum(c.error is not None for c in clients),
+        cut_off=sum(c.cut_off for c in clients),
+        quitted=sum(c.quitted for c in clients),
+        steps=cluster.world.n_steps,
+        virtual_s=cluster.now,
+        counts=cluster.network.counts,
+    )
+
+
+def _send(cluster: Cluster, requests: Sequence[Generate], what: Scenario) -> list[Client]:
+    """Clients as they will be: each asks at some time, and may leave or stop a sample later."""
+    clients: list[Client] = []
+    draw = cluster.world.random
+
+    def ask(request: Generate) -> None:
+        gateway = cluster.gateway
+        gateway.submit(request)
+        clients.append(gateway.clients[request.request])
+        later_s = draw.uniform(0.0, 0.3)
+        if draw.random() < what.quits:
+            cluster.clock.at(later_s, lambda: gateway.quit(request))
+        elif draw.random() < what.stops:
+            sample = draw.randrange(request.n)
+            cluster.clock.at(later_s, lambda: gateway.stop_sample(request, sample))
+
+    for request in requests:
+        at = draw.uniform(0.0, what.storm_s)
+        cluster.clock.at(at, lambda r=request: ask(r))
+    return clients
+
+
+def _check(client: Client, weather: Weather) -> None:
+    """An answer, whole, or an error that says when to come again, before the answer began."""
+    name, error = client.request.request, client.error
+    require(client.over, f"{name} waits for ever")
+    if error is None:
+        return
+    if isinstance(error, PeerError) and weather.raised:
+        return  # passes raised, again and again
+    if not isinstance(error, Overloaded):
+        raise InvariantBroken(f"{name} is told {error!r}") from error
+    require(client.admitted_at is None, f"{name} was admitted, and is told {error!r}")
