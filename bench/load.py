@@ -1,18 +1,20 @@
-"""A load: requests are sent when they are due, and every answer is measured.
+"""A load: requests are sent when they are due, by one process or by several.
 
-The loop is open: a request is sent at its time, however late the server is with others; what
-`max_concurrency` holds back waits in here and is measured apart (`Outcome.queued_s`).
 Imports nothing of the engine.
 """
 
 import asyncio
+import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
-
-import aiohttp
+from collections.abc import Callable, Sequence
 
 from bench.arrivals import Arrivals
-from bench.client import Outcome, Request, Target, send
+from bench.client import Outcome, Request, Target
+from bench.processes import Job, run_processes
+from bench.sender import Sender, open_session
+
+# What one process takes in with under 1 ms added at p99; `python -m bench.client_limit` measures.
+EVENTS_PER_PROCESS_S = 5_000
 
 
 async def run(
@@ -20,98 +22,47 @@ async def run(
     requests: Sequence[Request],
     arrivals: Arrivals,
     *,
+    processes: int = 1,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
     stop: asyncio.Event | None = None,
 ) -> list[Outcome]:
     """The outcomes, in the requests' order.
 
+    processes   that send; each has its share of the requests and of `max_concurrency`
     on_outcome  called as each request ends
     stop        set it to end the load early: what was not sent is left out, what is in flight is
                 given up and counts as cancelled
     """
     times_s = arrivals.times_s(requests)
+    due = [(i, r, at_s) for i, (r, at_s) in enumerate(zip(requests, times_s, strict=True))]
+    stop = stop or asyncio.Event()
+    if processes > 1:
+        jobs = split(Job(target, due, arrivals.max_concurrency), processes)
+        return await run_processes(jobs, on_outcome, stop)
     async with open_session(target) as session:
-        load = Load(session, target, began=time.perf_counter(), on_outcome=on_outcome)
-        due = [(i, r, at_s) for i, (r, at_s) in enumerate(zip(requests, times_s, strict=True))]
-        return await load.run(due, arrivals.max_concurrency, stop or asyncio.Event())
+        sender = Sender(session, target, began=time.perf_counter(), on_outcome=on_outcome)
+        return await sender.run(due, arrivals.max_concurrency, stop)
 
 
-def open_session(target: Target) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(total=target.timeout_s),
-        read_bufsize=1 << 20,
-    )
+def split(job: Job, n_processes: int) -> list[Job]:
+    """Into that many at most: none without a request or a place."""
+    places = job.max_concurrency
+    n = min(n_processes, len(job.due), places or n_processes) or 1
+    return [
+        Job(
+            job.target,
+            job.due[i::n],
+            None if places is None else places // n + (i < places % n),
+        )
+        for i in range(n)
+    ]
 
 
-class Load:
-    """One process's part of a load."""
-
-    def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        target: Target,
-        *,
-        began: float,
-        on_outcome: Callable[[Outcome], None],
-    ) -> None:
-        self._session = session
-        self._target = target
-        self._began = began
-        self._on_outcome = on_outcome
-        self._outcomes: list[Outcome] = []
-
-    async def run(
-        self,
-        due: Sequence[tuple[int, Request, float]],
-        max_concurrency: int | None,
-        stop: asyncio.Event,
-    ) -> list[Outcome]:
-        """`due` holds (index, request, seconds after `began`), ascending in time."""
-        places = asyncio.Semaphore(max_concurrency or len(due) or 1)
-        sending = asyncio.create_task(self._send_all(due, places))
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([sending, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        sending.cancel()
-        await asyncio.gather(sending, stopping, return_exceptions=True)
-        if not sending.cancelled():
-            sending.result()
-        return sorted(self._outcomes, key=lambda outcome: outcome.index)
-
-    async def _send_all(
-        self, due: Sequence[tuple[int, Request, float]], places: asyncio.Semaphore
-    ) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for index, request, at_s in due:
-                wait_s = self._began + at_s - time.perf_counter()
-                if wait_s > 0:
-                    await asyncio.sleep(wait_s)
-                tasks.create_task(self._one(index, request, at_s, places))
-
-    async def _one(
-        self, index: int, request: Request, at_s: float, places: asyncio.Semaphore
-    ) -> None:
-        async with places:
-            now_s = time.perf_counter() - self._began
-            outcome = Outcome(index=index, scheduled_s=at_s, sent_s=now_s)
-            self._outcomes.append(outcome)
-            sending = send(self._session, self._target, request, outcome, self._began)
-            try:
-                if request.cancel_after_s is None:
-                    await sending
-                else:
-                    await _hang_up(sending, request.cancel_after_s, outcome)
-            except asyncio.CancelledError:
-                outcome.cancelled = True
-                raise
-        self._on_outcome(outcome)
-
-
-async def _hang_up(sending: Awaitable[None], after_s: float, outcome: Outcome) -> None:
-    """As a user does who loses patience."""
-    try:
-        async with asyncio.timeout(after_s):
-            await sending
-    except TimeoutError:
-        outcome.cancelled = True
+def processes_for(requests: Sequence[Request], arrivals: Arrivals) -> int:
+    """How many it takes that none is the bottleneck, as far as the load tells beforehand; no more
+    than there are CPUs. A load without times is as fast as its server: one, unless it is told."""
+    last_s = max(arrivals.times_s(requests), default=0.0)
+    if last_s <= 0:
+        return 1
+    events_per_s = sum(request.max_tokens for request in requests) / last_s
+    return max(1, min(-(-int(events_per_s) // EVENTS_PER_PROCESS_S), os.cpu_count() or 1))

@@ -1,0 +1,99 @@
+"""One process's part of a load: sends requests when they are due, and gathers the outcomes.
+
+The loop is open: a request is sent at its time, however late the server is with others; what
+`max_concurrency` holds back waits in here and is measured apart (`Outcome.queued_s`).
+Imports nothing of the engine.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import aiohttp
+
+from bench.client import Outcome, Request, Target, send
+
+Due = tuple[int, Request, float]  # index, request, seconds after the load's begin
+
+
+def open_session(target: Target) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=target.timeout_s),
+        read_bufsize=1 << 20,
+    )
+
+
+class Sender:
+    """Used for one load."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        target: Target,
+        *,
+        began: float,
+        on_outcome: Callable[[Outcome], None],
+    ) -> None:
+        self._session = session
+        self._target = target
+        self._began = began
+        self._on_outcome = on_outcome
+        self._outcomes: list[Outcome] = []
+
+    async def run(
+        self,
+        due: Sequence[Due],
+        max_concurrency: int | None,
+        stop: asyncio.Event,
+    ) -> list[Outcome]:
+        """Until all have ended, or `stop` is set; in the order of their indices.
+
+        due  ascending in time
+        """
+        places = asyncio.Semaphore(max_concurrency or len(due) or 1)
+        sending = asyncio.create_task(self._send_all(due, places))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([sending, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        sending.cancel()
+        await asyncio.gather(sending, stopping, return_exceptions=True)
+        if not sending.cancelled():
+            sending.result()
+        return sorted(self._outcomes, key=lambda outcome: outcome.index)
+
+    async def _send_all(self, due: Sequence[Due], places: asyncio.Semaphore) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for index, request, at_s in due:
+                wait_s = self._began + at_s - time.perf_counter()
+                if wait_s > 0:
+                    await asyncio.sleep(wait_s)
+                tasks.create_task(self._one(index, request, at_s, places))
+
+    async def _one(
+        self, index: int, request: Request, at_s: float, places: asyncio.Semaphore
+    ) -> None:
+        async with places:
+            now_s = time.perf_counter() - self._began
+            outcome = Outcome(index=index, scheduled_s=at_s, sent_s=now_s)
+            self._outcomes.append(outcome)
+            sending = send(self._session, self._target, request, outcome, self._began)
+            try:
+                if request.cancel_after_s is None:
+                    await sending
+                else:
+                    await _hang_up(sending, request.cancel_after_s, outcome)
+            except asyncio.CancelledError:
+                outcome.cancelled = True
+                raise
+            finally:
+                self._on_outcome(outcome)
+
+
+async def _hang_up(sending: Awaitable[None], after_s: float, outcome: Outcome) -> None:
+    """As a user does who loses patience."""
+    try:
+        async with asyncio.timeout(after_s):
+            await sending
+    except TimeoutError:
+        outcome.cancelled = True

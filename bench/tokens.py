@@ -1,0 +1,61 @@
+"""Text to token ids and back, by a tokenizer's file or by the server under load.
+
+Used before a load and after it, never while it runs. Imports nothing of the engine.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+_TIMEOUT_S = 60.0
+
+
+class FileTokenizer:
+    """A `tokenizer.json`, or a directory or a hub id that holds one."""
+
+    def __init__(self, place: str) -> None:
+        """Raises ValueError where there is none."""
+        from tokenizers import Tokenizer
+
+        path = Path(place)
+        path = path / "tokenizer.json" if path.is_dir() else path
+        try:
+            known = path.is_file()
+            self._tokenizer = (
+                Tokenizer.from_file(str(path)) if known else Tokenizer.from_pretrained(place)
+            )
+        except Exception as error:  # noqa: BLE001 (the library raises bare Exceptions)
+            raise ValueError(f"--tokenizer {place}: {error}") from None
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+
+class ServerTokenizer:
+    """POST /tokenize and /detokenize, as vLLM has them."""
+
+    def __init__(self, base_url: str, model: str, headers: dict[str, str]) -> None:
+        self._base_url = base_url
+        self._model = model
+        self._headers = headers
+
+    def encode(self, text: str) -> list[int]:
+        return self._post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+
+    def decode(self, ids: list[int]) -> str:
+        return self._post("/detokenize", {"tokens": ids})["prompt"]
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Raises ValueError where the server has no such path: the user must name a tokenizer."""
+        data = json.dumps({"model": self._model, **body}).encode()
+        headers = {"Content-Type": "application/json", **self._headers}
+        try:
+            with urlopen(Request(self._base_url + path, data, headers), timeout=_TIMEOUT_S) as got:
+                return json.load(got)
+        except (URLError, OSError, ValueError) as error:
+            raise ValueError(f"{path}: {error}; name one with --tokenizer") from None
