@@ -6,7 +6,7 @@ rises decides which rates keep the target. Must not measure anything.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MIN_TOLERANCE = 0.01
 _DIGITS = 4  # of a proposed rate; finer than any tolerance
@@ -51,6 +51,10 @@ class Limits:
             raise ValueError(f"rates must be 0 < {self.lowest} <= {self.start} <= {self.highest}")
         if self.tolerance < MIN_TOLERANCE:
             raise ValueError(f"tolerance must be at least {MIN_TOLERANCE}, not {self.tolerance}")
+
+    def from_start(self, start: float) -> "Limits":
+        """The same, from another rate."""
+        return replace(self, start=start)
 
 
 def never_rising(samples: Sequence[Sample]) -> list[Sample]:

@@ -8,30 +8,23 @@ judge results.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import msgspec
 
+from bench.client import Outcome
+
 _CONFIGURATION = "configuration.json"
 _POINTS = "points"
+Part = Literal["solo", "search", "compare"]
+"""One request at a time; the search for goals; all servers at one rate."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, as its client saw it. Seconds."""
-
-    at_s: float  # when it was sent, from the beginning of the point
-    ttft_s: float = 0.0
-    tpot_s: float | None = None  # None: fewer than two tokens
-    e2el_s: float = 0.0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    error: str = ""  # its kind; nothing else but `at_s` counts then
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A point's place in a sweep."""
 
+    part: Part
     server: str
     round: int  # from 0
     rate: float | None  # requests/s; None: one request at a time
@@ -47,8 +40,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """Also a file's name."""
-        load = "solo" if self.rate is None else f"rate-{self.rate:g}"
-        return f"{self.server}-round-{self.round}-{load}-n-{self.n_requests}"
+        rate = "" if self.rate is None else f"-rate-{self.rate:g}"
+        return f"{self.server}-{self.part}-round-{self.round}{rate}-n-{self.n_requests}"
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +49,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     setting: Setting
     began: float  # unix seconds
-    duration_s: float  # from the first request to the last answer
-    answers: tuple[Answer, ...]
+    outcomes: tuple[Outcome, ...]
 
 
 class ConfigurationChanged(Exception):

@@ -25,6 +25,7 @@ _COMMANDS = {
     "bench": "measure a running server (baton bench serve --base-url URL)",
     "fetch": "download the default model, and print where it is",
 }
+_BENCHMARKS = ("serve", "sweep")
 _USAGE_EXIT = 2
 _INTERRUPTED_EXIT = 130
 
@@ -145,13 +146,20 @@ def _bench(argv: list[str]) -> int:
             from bench.serve import main as run
 
             return run(rest)
+        case ["sweep", *rest]:
+            from bench.sweep import main as run
+
+            return run(rest)
         case ["--help" | "-h"]:
-            print("usage: baton bench serve [flags]; baton bench serve --help lists the flags")
+            print(
+                "usage: baton bench serve|sweep [flags]; "
+                "baton bench serve --help lists the flags of the one"
+            )
             return 0
         case [unknown, *_]:
-            raise _unknown("benchmark", unknown, ["serve"])
+            raise _unknown("benchmark", unknown, _BENCHMARKS)
         case _:
-            raise _unknown("benchmark", "(none)", ["serve"])
+            raise _unknown("benchmark", "(none)", _BENCHMARKS)
 
 
 def _fetch(argv: list[str]) -> int:

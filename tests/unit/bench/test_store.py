@@ -4,23 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from bench.store import Answer, ConfigurationChanged, Point, Setting, Store
+from bench.client import Outcome
+from bench.store import ConfigurationChanged, Point, Setting, Store
 
 CONFIGURATION = {"servers": {"a": "http://127.0.0.1:1"}, "seed": 0}
 
 
 def setting(rate: float | None = 2.0, *, number: int = 0, n_requests: int = 2) -> Setting:
-    return Setting(server="a", round=number, rate=rate, n_requests=n_requests)
+    part = "solo" if rate is None else "search"
+    return Setting(part=part, server="a", round=number, rate=rate, n_requests=n_requests)
 
 
 def point(where: Setting, began: float = 0) -> Point:
     return Point(
         setting=where,
         began=began,
-        duration_s=1.0,
-        answers=(
-            Answer(at_s=0, ttft_s=0.1, tpot_s=0.01, e2el_s=0.2, input_tokens=3, output_tokens=11),
-            Answer(at_s=0.5, error="timeout"),
+        outcomes=(
+            Outcome(index=0, scheduled_s=0, sent_s=0.1, chunk_times_s=[0.3, 0.4], output_tokens=2),
+            Outcome(index=1, scheduled_s=0, sent_s=0.2, error="timeout"),
         ),
     )
 
@@ -74,4 +75,4 @@ def test_a_file_that_is_no_point_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "../a"])
 def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name"):
-        Setting(server=name, round=0, rate=1.0, n_requests=1)
+        Setting(part="search", server=name, round=0, rate=1.0, n_requests=1)
