@@ -151,10 +151,12 @@ class PrefillCore:
                 self._refuse(gateway, request, refused)
                 return
             prompt = self._prompt(gateway, request, tokens, now)
-            late = self._too_late(prompt)
+            late = self._too_late(prompt, now)
             if late is not None:
                 self._refuse(gateway, request, late)
                 return
+            if request.refuse_if_late and request.deadline_s is not None:
+                self._passes.pace.heed(request.deadline_s, now)
             self._transfers.add(prompt)
         answer = Accepted(transfer=request.transfer, attempt=request.attempt)
         self._transfers.send(gateway, answer)
@@ -172,6 +174,7 @@ class PrefillCore:
             attempt=request.attempt,
             reason=reason.text,
             retry_after_s=reason.retry_after_s,
+            predicted_ttft_s=reason.predicted_ttft_s,
         )
         self._transfers.send(gateway, answer)
 
@@ -189,9 +192,9 @@ class PrefillCore:
             reusable=reusable,
         )
 
-    def _too_late(self, prompt: Prompt) -> Refusal | None:
-        """Only before the first attempt: a client who has waited is served."""
-        if prompt.attempt > 1:
+    def _too_late(self, prompt: Prompt, now: float) -> Refusal | None:
+        """Whoever was promised an answer is served, however late."""
+        if not prompt.request.refuse_if_late:
             return None
         cached_pages = min(
             prompt.request.decode_cached_tokens // self._limits.page_tokens, prompt.reusable
@@ -202,6 +205,7 @@ class PrefillCore:
             tokens_ahead(self._transfers.all, prompt.due),
             prompt.request.deadline_s,
             self._pulse.best_tokens_per_s,
+            self._passes.pace.rest_s(now),
         )
 
     def _peer_down(self, instance: InstanceId) -> None:

@@ -15,6 +15,7 @@ from common.errors import InvariantBroken
 from common.ids import StepId, TicketId
 from common.messages import Limits
 from prefill.compute import Compute, step_fence, ticket_fence
+from prefill.pace import Pace
 from prefill.scheduler import Chunk, Room, plan, to_set_back
 from prefill.state import Event as Moved
 from prefill.state import Phase, Prompt
@@ -42,6 +43,7 @@ class Passes:
         self._peers = peers
         self._pulse = pulse
         self._chunk_tokens = chunk_tokens
+        self.pace = Pace()
         self._running: _Running | None = None
         self._tickets: dict[TicketId, Prompt] = {}
         self._next_step = 0
@@ -80,17 +82,18 @@ class Passes:
             pass_plan = self._compute.build(ready, step)
             self._running = _Running(step, tuple(ready), pass_plan)
             self._pulse.begin(step, pass_plan.n_rows, now)
+            self.pace.begin(pass_plan.n_rows, now)
             actions.append(Launch(step, pass_plan))
         return started, actions
 
     def _plan(self, queue: Sequence[Prompt], now: float, *, owed_at: float) -> tuple[Chunk, ...]:
         may_start = partial(self._may_start, now=now)
-        while victims := to_set_back(queue, self._room(queue, owed_at), may_start):
+        while victims := to_set_back(queue, self._room(queue, now, owed_at), may_start):
             for prompt in victims:
                 prompt.on(Moved.SET_BACK)
                 self._compute.give_back(prompt)
                 prompt.scored, prompt.handed = [], ()
-        return plan(queue, self._room(queue, owed_at), may_start)
+        return plan(queue, self._room(queue, now, owed_at), may_start)
 
     def _may_start(self, prompt: Prompt, now: float) -> bool:
         return not (self._awaits_accept(prompt, now) or self._compute.is_coming(prompt))
@@ -117,11 +120,12 @@ class Passes:
         times = (p.arrived + WAIT_FOR_ACCEPT_S for p in waiting)
         return min((at for at in times if at > now), default=None)
 
-    def _room(self, queue: Sequence[Prompt], owed_at: float) -> Room:
+    def _room(self, queue: Sequence[Prompt], now: float, owed_at: float) -> Room:
         limits = self._limits
         return Room(
             budget_tokens=limits.max_num_batched_tokens,
             chunk_tokens=self._chunk_tokens,
+            pass_tokens=self.pace.pass_tokens(now, limits.page_tokens),
             max_num_seqs=limits.max_num_seqs,
             page_tokens=limits.page_tokens,
             available_pages=self._compute.pool.n_available,
@@ -159,6 +163,7 @@ class Passes:
         if running is None or running.step != event.step:
             raise InvariantBroken(f"step {event.step} is final and was not running")
         self._pulse.end(now)
+        self.pace.end(now)
         if isinstance(event, StepDone):
             live = self._compute.commit(running.chunks, running.plan, event.result)
         else:

@@ -3,11 +3,12 @@
 Continuous batching of variable-length chunks under a token budget (Orca's iteration-level
 scheduling applied to prompts; chunks as in Sarathi-Serve). Order is earliest due first. A prompt
 that states no deadline is due in proportion to its length, fixed when it arrives: a short question
-passes a long document, and the document, growing overdue, cannot be passed for ever.
+passes a long document, and the document, growing overdue, cannot be passed for ever. How much of
+the document a pass computes while questions with a stated TTFT come is `prefill.pace`'s to say.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from common.ids import TransferId
@@ -18,7 +19,9 @@ from prefill.state import Phase, Prompt
 RETRY_MIN_S = 1.0
 DUE_BASE_S = 0.5
 DUE_PER_TOKEN_S = 0.002
+TO_COMPUTE = (Phase.WAITING, Phase.FETCHING, Phase.RUNNING)
 MayStart = Callable[[Prompt], bool]
+SMALL_REST = 2  # a rest of 1/2 of what a pass computes of a prompt is not worth another pass
 UNACCEPTED_SHARE = 4  # computed prompts that decode has not accepted hold 1/4 of the pool at most
 
 
@@ -37,6 +40,7 @@ class Room:
 
     budget_tokens: int  # of the pass
     chunk_tokens: int  # of one prompt in the pass
+    pass_tokens: int | None  # of the pass where somebody would wait for it too long; None: any
     max_num_seqs: int  # prompts in the pass
     page_tokens: int
     available_pages: int  # free, or cached and evictable
@@ -100,7 +104,8 @@ def plan(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> tuple[Chun
     for prompt in _owed(queue, room.owed_at):
         starts.keep(prompt)
     chunks: list[Chunk] = []
-    budget = room.budget_tokens
+    budget = room.budget_tokens if room.pass_tokens is None else room.pass_tokens
+    budget = min(budget, room.budget_tokens)
     for prompt in queue:
         if budget <= 0 or len(chunks) == room.max_num_seqs:
             break
@@ -108,6 +113,21 @@ def plan(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> tuple[Chun
             size = min(prompt.remaining, room.chunk_tokens, budget)
             chunks.append(Chunk(prompt, prompt.planned + size, prompt.phase is Phase.WAITING))
             budget -= size
+    return _with_small_rest(chunks, queue, room)
+
+
+def _with_small_rest(
+    chunks: Sequence[Chunk], queue: Sequence[Prompt], room: Room
+) -> tuple[Chunk, ...]:
+    """A prompt that is alone is computed to its end where little would be left for another pass."""
+    if len(chunks) == 1:
+        (chunk,) = chunks
+        prompt = chunk.prompt
+        others = any(p.phase in TO_COMPUTE for p in queue if p is not prompt)
+        rest, size = len(prompt.tokens) - chunk.end, chunk.end - prompt.planned
+        fits = size + rest <= min(room.chunk_tokens, room.budget_tokens)
+        if not others and fits and rest * SMALL_REST <= size:
+            return (replace(chunk, end=len(prompt.tokens)),)
     return tuple(chunks)
 
 
@@ -159,6 +179,7 @@ class Refusal:
 
     text: str
     retry_after_s: float | None
+    predicted_ttft_s: float | None = None  # given: it is later than is owed, hence the refusal
 
 
 def refusal(
@@ -184,23 +205,22 @@ def refusal(
 
 
 def tokens_ahead(prompts: Iterable[Prompt], due: float) -> int:
-    """Still to compute of those that are due no later."""
-    ahead = (Phase.WAITING, Phase.FETCHING, Phase.RUNNING)
-    return sum(p.remaining for p in prompts if p.due <= due and p.phase in ahead)
+    """Still to compute of those that are due no later, the running pass's part apart."""
+    return sum(p.remaining for p in prompts if p.due <= due and p.phase in TO_COMPUTE)
 
 
 def too_late(
-    n_tokens: int, ahead: int, deadline_s: float | None, tokens_per_s: float
+    n_tokens: int, ahead: int, deadline_s: float | None, tokens_per_s: float, rest_s: float
 ) -> Refusal | None:
     """Early rejection: a stated deadline cannot be met, so nothing is computed in vain.
 
-    `n_tokens`: to compute of the prompt, behind `ahead` more. `tokens_per_s`: the most that was
-    measured; 0 if nothing was, and then nobody is refused.
+    `n_tokens`: to compute of the prompt, behind `ahead` more and the `rest_s` of the running pass.
+    `tokens_per_s`: the most that was measured; 0 if nothing was, and then nobody is refused.
     """
     if deadline_s is None or not tokens_per_s:
         return None
-    ttft_s = (ahead + n_tokens) / tokens_per_s
+    ttft_s = rest_s + (ahead + n_tokens) / tokens_per_s
     if ttft_s <= deadline_s:
         return None
     text = f"first token in {ttft_s:.2f} s at the earliest, owed in {deadline_s:.2f} s"
-    return Refusal(text, max(RETRY_MIN_S, ttft_s - deadline_s))
+    return Refusal(text, max(RETRY_MIN_S, ttft_s - deadline_s), ttft_s)

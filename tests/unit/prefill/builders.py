@@ -80,6 +80,7 @@ def prefill(  # noqa: PLR0913  every field has a default
     sampling: SamplingParams | None = None,
     decode_cached: int = 0,
     deadline_s: float | None = None,
+    refuse_if_late: bool = False,
 ) -> Prefill:
     """`prompt` as a number n: tokens 1 .. n."""
     return Prefill(
@@ -91,6 +92,7 @@ def prefill(  # noqa: PLR0913  every field has a default
         decode=D,
         decode_cached_tokens=decode_cached,
         deadline_s=deadline_s,
+        refuse_if_late=refuse_if_late,
     )
 
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from common.engine.events import StepDone, StepFailed
-from common.engine.plan import PassResult
+from common.engine.plan import Drawn, PassResult
 from common.errors import InvariantBroken
 from common.ids import StepId
 from common.messages import Failed, FailureKind, Handoff, Snapshot
-from tests.unit.prefill.builders import Bench, D, G, T, accept, ended, prefill, release
+from common.params import TokenLogprob
+from tests.unit.prefill.builders import Bench, D, G, T, accept, ended, params, prefill, release
 
 
 def test_chunks_are_batched_under_the_budget() -> None:
@@ -125,6 +126,31 @@ def test_while_there_is_other_work_it_takes_them_when_it_is_overdue() -> None:
     bench.now = 1.0
     bench.done()
     assert bench.rows == [[84, 85], [1, 2]]
+
+
+def test_what_was_set_back_is_computed_as_if_for_the_first_time() -> None:
+    """In two passes again, its scores once."""
+    bench = Bench(n_pages=8, max_model_len=40, chunk_tokens=4)
+    scores = tuple(TokenLogprob(token, -1.0, 1, (), ()) for token in (71, 72, 73, 74))
+
+    def compute() -> None:
+        assert len(bench.rows[0]) == 4
+        bench.done(result=PassResult(scores=(scores[:4],)))
+        assert bench.runs == []
+        bench.done(result=PassResult(drawn=(Drawn(token=50),)))
+
+    bench.hear(prefill((70, 71, 72, 73, 74), transfer="a", sampling=params(prompt_logprobs=0)))
+    compute()
+    (first,) = bench.runs
+    bench.hear(prefill(32, deadline_s=1.0))
+    bench.hear(accept(), sender=D)
+    while T not in [draw.transfer for draw in bench.plan.draws]:
+        bench.done()
+    bench.done(50)
+    bench.hear(release(), sender=D)
+    compute()
+    assert bench.runs == [first]
+    assert first.prompt_logprobs == (None, *scores)
 
 
 def test_nobody_is_set_back_where_that_would_not_do() -> None:

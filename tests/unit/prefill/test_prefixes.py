@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.engine.events import Cancel, PeerDown, Pull
+from common.engine.events import Cancel, PeerDown, Pull, TicketFinal
 from common.engine.plan import Drawn, PassResult
 from common.ids import PageId, TicketId
 from common.messages import Accepted, Handoff, PagesReady, Resume
@@ -224,6 +224,27 @@ def test_who_shares_a_prefix_waits_for_the_fetch_of_another() -> None:
     assert bench.rows == [[5, 6], [90]]
 
 
+def test_every_fetch_is_its_own() -> None:
+    bench = Bench()
+    for n, name in enumerate("abc"):
+        bench.hear(accept(name, held=refs(n)), sender=D)
+        bench.hear(prefill(tuple(range(10 * n, 10 * n + 5)), transfer=name))
+        assert bench.pull.ticket == n
+    bench.take(*(TicketFinal(TicketId(n), ok=True) for n in (2, 0, 1)))
+    assert [row[0] for row in bench.rows] == [4, 14, 24]
+
+
+def test_what_was_fetched_is_announced_to_who_holds_it_no_more() -> None:
+    bench = Bench()
+    bench.hear(accept(held=refs(7, 8)), sender=D)
+    bench.hear(prefill(11))
+    pull = bench.pull
+    bench.hear(release(), accept(), sender=D)  # it had to let go, and begins anew
+    bench.pulled(pull)
+    (ready,) = bench.said(PagesReady, D)
+    assert (ready.first, len(ready.pages)) == (0, 2)
+
+
 # --- the wait for an Accept that may bring pages ---------------------------------------------
 
 
@@ -241,6 +262,25 @@ def test_an_accept_is_awaited_for_a_moment_where_decode_should_hold_more() -> No
     assert bench.now == pytest.approx(WAIT_FOR_ACCEPT_S)
     bench.take()
     assert bench.rows == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
+
+
+def test_nobody_is_woken_for_whom_no_accept_is_awaited() -> None:
+    """Only those that wait with a hint, and no pass to wake up with."""
+    bench = Bench(n_pages=4)
+    over(bench, 5)
+
+    def wake_at() -> float | None:
+        core = bench.core
+        return core._passes.wake_at(core._transfers.queue, bench.now)
+
+    bench.hear(prefill(16, decode_cached=4, transfer="computed"))
+    assert wake_at() is None
+    bench.done(50)
+    bench.hear(prefill(5))  # finds no pages
+    assert wake_at() is None
+    bench.now = 1.0
+    bench.hear(prefill((1, 2, 3, 4, 5, 6, 7, 8, 60), decode_cached=8, transfer="hinted"))
+    assert wake_at() == 1.0 + WAIT_FOR_ACCEPT_S
 
 
 def test_the_accept_ends_the_wait() -> None:

@@ -1,7 +1,7 @@
 """What is taken, what is refused, and what another attempt or a repetition does."""
 
 from common.engine.events import Drain, Note, PeerDown
-from common.ids import InstanceId, TransferId
+from common.ids import InstanceId
 from common.messages import Accepted, Handoff, Heartbeat, PagesReady, Phase, Refused, Resume
 from tests.unit.prefill.builders import Bench, D, G, T, accept, ended, listing, prefill, release
 
@@ -31,34 +31,6 @@ def test_the_same_prompt_again_is_accepted_again_and_computed_once() -> None:
     bench.hear(prefill(6))
     assert bench.said(Accepted, G) == [A1]
     assert bench.launched is None
-
-
-def measured() -> Bench:
-    """A worker that computes 60 tokens a second."""
-    bench = Bench()
-    bench.hear(prefill(6, transfer="first"))
-    bench.now += 0.1
-    bench.done(50)
-    bench.hear(ended("first"))
-    return bench
-
-
-def test_a_prompt_that_would_miss_its_deadline_is_refused_at_once() -> None:
-    bench = measured()
-    bench.hear(prefill(tuple(range(50, 62)), transfer="ahead", deadline_s=0.2))
-    assert bench.said(Accepted, G)  # 12 tokens in 0.2 s
-    bench.hear(prefill(tuple(range(70, 82)), transfer="behind", deadline_s=0.1))
-    assert refused(bench) == ("first token in 0.20 s at the earliest, owed in 0.10 s", 1.0)
-    assert "behind" not in [row.transfer for row in bench.did(Note)]
-
-
-def test_what_is_cached_is_not_counted_and_another_attempt_is_not_refused() -> None:
-    bench = measured()
-    bench.hear(prefill(7, deadline_s=0.06))  # 3 of 7: a page of 4 is here
-    assert bench.said(Accepted, G) == [A1]
-    bench.done(50)
-    bench.hear(prefill(tuple(range(50, 62)), transfer="u", attempt=2, deadline_s=0.001))
-    assert bench.said(Accepted, G) == [Accepted(transfer=TransferId("u"), attempt=2)]
 
 
 def test_an_older_attempt_is_dropped_and_counted() -> None:

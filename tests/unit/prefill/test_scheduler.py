@@ -23,6 +23,7 @@ from prefill.state import Phase, Prompt
 ROOM = Room(
     budget_tokens=100,
     chunk_tokens=40,
+    pass_tokens=None,
     max_num_seqs=8,
     page_tokens=10,
     available_pages=100,
@@ -77,6 +78,40 @@ def test_a_prompt_is_cut_to_the_chunk_and_the_pass_to_the_budget() -> None:
 def test_a_running_prompt_goes_on_where_it_is() -> None:
     assert ends([running("a", 90, 40)]) == [("a", 80)]
     assert ends([running("a", 90, 80)]) == [("a", 90)]
+
+
+# --- where somebody would wait for the pass --------------------------------------------------
+
+SHORT = replace(ROOM, budget_tokens=1000, chunk_tokens=500, pass_tokens=30)
+
+
+def test_a_pass_that_is_waited_for_has_so_many_tokens_of_all_prompts() -> None:
+    queue = [prompt("question", 20), prompt("document", 400), prompt("another", 400)]
+    assert ends(queue, SHORT) == [("question", 20), ("document", 10)]
+    assert ends([running("document", 400, 10), prompt("b", 400)], SHORT) == [("document", 40)]
+
+
+def test_what_the_operator_allows_is_a_bound_still() -> None:
+    queue = [prompt("a", 400), prompt("b", 400)]
+    assert ends(queue, replace(SHORT, chunk_tokens=20)) == [("a", 20), ("b", 10)]
+    assert ends(queue, replace(SHORT, budget_tokens=25)) == [("a", 25)]
+
+
+def test_a_prompt_that_is_alone_is_not_split_for_a_small_rest() -> None:
+    assert ends([prompt("a", 45)], SHORT) == [("a", 45)]
+    assert ends([prompt("a", 46)], SHORT) == [("a", 30)]
+    assert ends([running("a", 75, 30)], SHORT) == [("a", 75)]
+    assert ends([prompt("a", 45)], replace(SHORT, chunk_tokens=44)) == [("a", 30)]
+    assert ends([prompt("a", 45)], replace(SHORT, budget_tokens=44)) == [("a", 30)]
+
+
+def test_one_that_is_not_alone_is() -> None:
+    assert ends([prompt("a", 45), prompt("b", 5)], SHORT) == [("a", 30)]
+    fetching = prompt("fetching", 30)
+    fetching.phase = Phase.FETCHING
+    assert ends([prompt("a", 45), fetching], SHORT) == [("a", 30)]
+    done = computed("done", 30, accepted=False, due=0.0)
+    assert ends([done, prompt("a", 45)], SHORT) == [("a", 45)]
 
 
 def test_the_number_of_prompts_in_a_pass_is_bounded() -> None:
@@ -141,20 +176,22 @@ def test_a_full_queue_says_when_to_come_again() -> None:
 
 
 def test_a_deadline_that_cannot_be_met_is_refused() -> None:
-    assert too_late(100, 400, 5.0, 100.0) is None
+    assert too_late(100, 400, 5.0, 100.0, 0.0) is None
     text = "first token in 5.01 s at the earliest, owed in 2.00 s"
-    late = too_late(101, 400, 2.0, 100.0)
+    late = too_late(101, 400, 2.0, 100.0, 0.0)
     assert late is not None
     assert late.text == text
     assert late.retry_after_s == pytest.approx(3.01)
-    soon = too_late(101, 400, 5.0, 100.0)
+    assert late.predicted_ttft_s == pytest.approx(5.01)
+    soon = too_late(100, 400, 5.0, 100.0, 0.25)  # a pass that runs comes first
     assert soon is not None
     assert soon.retry_after_s == 1.0
+    assert soon.predicted_ttft_s == 5.25
 
 
 def test_nobody_is_refused_without_a_deadline_or_before_a_rate_is_known() -> None:
-    assert too_late(10_000, 0, None, 100.0) is None
-    assert too_late(10_000, 0, 0.1, 0.0) is None
+    assert too_late(10_000, 0, None, 100.0, 9.0) is None
+    assert too_late(10_000, 0, 0.1, 0.0, 9.0) is None
 
 
 def test_ahead_is_what_is_due_no_later_and_is_still_to_be_computed() -> None:

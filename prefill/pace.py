@@ -1,0 +1,63 @@
+"""How fast passes have been lately, and how many tokens the next may have. Part of the core.
+
+Whoever arrives while a pass runs waits for its end, however short the prompt is. So where requests
+state how soon they must have their first token, a pass that computes a long prompt is cut to a
+share of that: what follows it comes in time. Without such requests passes are as long as the
+operator allows.
+"""
+
+from collections import deque
+
+RECENT_PASSES = 4  # the fastest of these tells the rate: small ones and disturbed ones do not
+HEED_S = 60.0  # a TTFT that was stated is expected to be stated again within that time
+PASS_SHARE = 4  # of the TTFT: to wait for one pass, and to be computed in the next, is half of it
+SHORTEST_PASS_S = 0.01  # nobody feels less, and shorter ones compute little
+
+
+class Pace:
+    """Fed with every pass and every TTFT that is stated. Seconds of the core's clock."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=RECENT_PASSES)
+        self._running: tuple[int, float] | None = None  # rows, and since when
+        self._stated: deque[tuple[float, float]] = deque()  # (when, TTFT), both ascending
+
+    def begin(self, rows: int, now: float) -> None:
+        self._running = (rows, now)
+
+    def end(self, now: float) -> None:
+        """The running pass is final, well or badly."""
+        if self._running is not None and now > self._running[1]:
+            rows, began = self._running
+            self._recent.append(rows / (now - began))
+        self._running = None
+
+    def heed(self, ttft_s: float, now: float) -> None:
+        """A request that was taken in states it. Of no effect once a later one is tighter."""
+        while self._stated and self._stated[-1][1] >= ttft_s:
+            self._stated.pop()
+        self._stated.append((now, ttft_s))
+
+    @property
+    def tokens_per_s(self) -> float:
+        """0: nothing was measured yet."""
+        return max(self._recent, default=0.0)
+
+    def rest_s(self, now: float) -> float:
+        """What the running pass should still take; 0: none runs, or it is not known."""
+        if self._running is None or not self._recent:
+            return 0.0
+        rows, began = self._running
+        return max(0.0, began + rows / self.tokens_per_s - now)
+
+    def pass_tokens(self, now: float, page_tokens: int) -> int | None:
+        """Tokens of a pass that somebody may have to wait for: whole pages, one at least.
+
+        None: no bound is known, since nobody has stated a TTFT lately or nothing was measured.
+        """
+        while self._stated and self._stated[0][0] < now - HEED_S:
+            self._stated.popleft()
+        if not (self._stated and self._recent):
+            return None
+        pass_s = max(SHORTEST_PASS_S, self._stated[0][1] / PASS_SHARE)
+        return max(1, int(self.tokens_per_s * pass_s) // page_tokens) * page_tokens
