@@ -4,10 +4,14 @@ Used before a load and after it, never while it runs. Imports nothing of the eng
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
+
+from bench.client import Outcome
+from bench.prompts import Tokenizer
 
 _TIMEOUT_S = 60.0
 
@@ -59,3 +63,11 @@ class ServerTokenizer:
                 return json.load(got)
         except (URLError, OSError, ValueError) as error:
             raise ValueError(f"{path}: {error}; name one with --tokenizer") from None
+
+
+def count_again(outcomes: Iterable[Outcome], tokenizer: Tokenizer) -> None:
+    """By their texts, the answers whose tokens the server did not count."""
+    for outcome in outcomes:
+        if outcome.counted_by == "chunks" and outcome.text:
+            outcome.output_tokens = len(tokenizer.encode(outcome.text))
+            outcome.counted_by = "tokenizer"

@@ -1,0 +1,253 @@
+"""The flags of `baton bench serve`, named as in `vllm bench serve` where it has them."""
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from bench import workloads
+from bench.arrivals import Arrivals, RampUp
+from bench.client import ENDPOINTS, Backend, Target
+from bench.measures import METRICS, PERCENTILES, Goodput
+from bench.workloads import positive
+
+SHOWN_METRICS = ("ttft", "tpot", "itl", "e2el")
+T = TypeVar("T")
+OWN_LENGTHS = ("sharegpt", "custom")  # their answers end where the model ends them
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Exits where the flags contradict one another, as argparse does."""
+    parser = argparse.ArgumentParser(
+        prog="baton bench serve",
+        description="Load one OpenAI-compatible server, and report latencies and throughput in "
+        "the form of `vllm bench serve`. The last line is JSON. Exit code 1: it failed requests.",
+    )
+    _add_target(parser.add_argument_group("server"))
+    _add_load(parser.add_argument_group("load"))
+    workloads.add_flags(parser)
+    _add_report(parser.add_argument_group("report"))
+    options = parser.parse_args(argv)
+    _complete(options, parser)
+    return options
+
+
+def _complete(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Defaults that depend on other flags."""
+    ramp = (options.ramp_up_strategy, options.ramp_up_start_rps, options.ramp_up_end_rps)
+    if any(ramp) and (not all(ramp) or options.request_rate is not None):
+        parser.error("a ramp takes all three --ramp-up flags, and no --request-rate")
+    options.self_timed |= options.dataset_name == "timed_trace" and not (
+        any(ramp) or options.request_rate
+    )
+    if options.max_concurrency is None:
+        open_loop = options.self_timed or any(ramp) or options.request_rate is not None
+        options.max_concurrency = [None] if open_loop else [1]
+    if options.prompt_form is None:
+        options.prompt_form = "text" if options.backend == "openai-chat" else "ids"
+    elif options.prompt_form == "ids" and options.backend == "openai-chat":
+        parser.error("a chat takes no --prompt-form ids")
+    if options.ignore_eos is None:
+        options.ignore_eos = options.dataset_name not in OWN_LENGTHS
+    if options.base_url is None:
+        options.base_url = f"http://{options.host}:{options.port}"
+    options.base_url = options.base_url.rstrip("/").removesuffix("/v1")
+
+
+def target(options: argparse.Namespace, model: str) -> Target:
+    return Target(
+        base_url=options.base_url,
+        model=model,
+        backend=options.backend,
+        endpoint=options.endpoint,
+        headers=dict(options.header),
+        extra_body=options.extra_body,
+        ignore_eos=options.ignore_eos,
+        temperature=options.temperature,
+        timeout_s=options.request_timeout_sec,
+    )
+
+
+def arrivals(options: argparse.Namespace, max_concurrency: int | None) -> Arrivals:
+    ramp_up = options.ramp_up_strategy and RampUp(
+        strategy=options.ramp_up_strategy,
+        start_rps=options.ramp_up_start_rps,
+        end_rps=options.ramp_up_end_rps,
+    )
+    return Arrivals(
+        request_rate=math.inf if options.request_rate is None else options.request_rate,
+        burstiness=options.burstiness,
+        ramp_up=ramp_up,
+        timed=options.self_timed,
+        max_concurrency=max_concurrency,
+        seed=options.seed,
+    )
+
+
+def goodput(options: argparse.Namespace) -> Goodput | None:
+    limits = {f"{name}_ms": limit_ms for name, limit_ms in options.goodput}
+    return Goodput(**limits) if limits else None
+
+
+def _add_target(group: "argparse._ArgumentGroup") -> None:
+    backends: list[Backend] = list(ENDPOINTS)
+    group.add_argument("--base-url", help="[http://HOST:PORT]")
+    group.add_argument("--host", default="127.0.0.1", help="[127.0.0.1]")
+    group.add_argument("--port", type=positive, default=8000, help="[8000]")
+    group.add_argument("--backend", choices=backends, default="openai", help="[openai]")
+    group.add_argument("--endpoint", default="", help="[the backend's]")
+    group.add_argument("--model", help="as the server names it [the first it lists]")
+    group.add_argument(
+        "--tokenizer", help="a tokenizer.json, its directory or hub id [the server's /tokenize]"
+    )
+    group.add_argument(
+        "--header", type=_pair, nargs="+", action="extend", default=[], metavar="NAME=VALUE"
+    )
+    group.add_argument("--extra-body", type=_object, default={}, help="JSON, into every request")
+    group.add_argument("--temperature", type=float, default=0.0, help="[0]")
+    group.add_argument(
+        "--ignore-eos",
+        action=argparse.BooleanOptionalAction,
+        help="do not stop where the model does [but for sharegpt and custom]",
+    )
+    group.add_argument(
+        "--ready-check-timeout-sec", type=_at_least(0), default=0.0, help="wait for it [0]"
+    )
+    group.add_argument("--request-timeout-sec", type=_above(0), default=6 * 3600.0, help="[21600]")
+
+
+def _add_load(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--request-rate", type=_rate, help="requests/s, open loop [inf]")
+    group.add_argument(
+        "--burstiness", type=_above(0), default=1.0, help="of gamma gaps; 1 is Poisson [1]"
+    )
+    group.add_argument(
+        "--max-concurrency",
+        type=_numbers,
+        help="requests at once; several in turn, such as 1,8,32 [1; with a rate: no limit]",
+    )
+    group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"))
+    group.add_argument("--ramp-up-start-rps", type=_above(0))
+    group.add_argument("--ramp-up-end-rps", type=_above(0))
+    group.add_argument(
+        "--self-timed", action="store_true", help="times of the workload [of timed_trace]"
+    )
+    group.add_argument("--num-warmups", type=_whole, default=2, help="first, one by one [2]")
+    group.add_argument(
+        "--cancel-rate", type=_at_least(0), default=0.0, help="part of clients that hang up [0]"
+    )
+    group.add_argument(
+        "--cancel-delay", type=_at_least(0), default=1.0, help="seconds after sending [1]"
+    )
+    group.add_argument(
+        "--client-processes", type=positive, help="that send and measure [as the rate needs]"
+    )
+    group.add_argument("--seed", type=_whole, default=0, help="of prompts, lengths and times [0]")
+
+
+def _add_report(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--goodput", type=_slo, nargs="+", default=[], metavar="NAME:MS", help="ttft, tpot, e2el"
+    )
+    group.add_argument(
+        "--percentile-metrics",
+        type=_list(_metric),
+        default=list(SHOWN_METRICS),
+        help=f"shown in the block [{','.join(SHOWN_METRICS)}]; known: {','.join(METRICS)}",
+    )
+    group.add_argument(
+        "--metric-percentiles", type=_list(_percentile), default=[99.0], help="of them [99]"
+    )
+    group.add_argument("--save-result", action="store_true", help="as JSON, a file a result")
+    group.add_argument("--save-detailed", action="store_true", help="and every request in it")
+    group.add_argument("--append-result", action="store_true", help="to the file, on a new line")
+    group.add_argument("--result-dir", default=".", help="[.]")
+    group.add_argument("--result-filename", help="[LABEL-RATEqps-MODEL-DATE.json]")
+    group.add_argument("--label", help="[the backend]")
+    group.add_argument(
+        "--metadata", type=_pair, nargs="+", default=[], metavar="NAME=VALUE", help="into the JSON"
+    )
+
+
+def percentiles(options: argparse.Namespace) -> list[float]:
+    """What is computed: what is asked for and what is always shown."""
+    return sorted({*PERCENTILES, *options.metric_percentiles})
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text}: must be NAME=VALUE")
+    return name, value
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        made = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+    if not isinstance(made, dict):
+        raise argparse.ArgumentTypeError(f"{text}: must be a JSON object")
+    return made
+
+
+def _slo(text: str) -> tuple[str, float]:
+    name, _, limit_ms = text.partition(":")
+    if name not in ("ttft", "tpot", "e2el"):
+        raise argparse.ArgumentTypeError(f"{text}: must be ttft:MS, tpot:MS or e2el:MS")
+    return name, _at_least(0)(limit_ms)
+
+
+def _metric(text: str) -> str:
+    if text not in METRICS:
+        raise argparse.ArgumentTypeError(f"{text}: must be one of {', '.join(METRICS)}")
+    return text
+
+
+def _percentile(text: str) -> float:
+    value = _at_least(0)(text)
+    if value > 100:
+        raise argparse.ArgumentTypeError(f"{text}: must be at most 100")
+    return value
+
+
+def _numbers(text: str) -> list[int]:
+    return _list(positive)(text)
+
+
+def _rate(text: str) -> float | None:
+    """inf is no rate: all at once."""
+    value = _above(0)(text)
+    return None if math.isinf(value) else value
+
+
+def _whole(text: str) -> int:
+    return 0 if text == "0" else positive(text)
+
+
+def _above(lowest: float) -> Callable[[str], float]:
+    def parse_one(text: str) -> float:
+        value = float(text)
+        if not value > lowest:
+            raise argparse.ArgumentTypeError(f"{text}: must be above {lowest:g}")
+        return value
+
+    return parse_one
+
+
+def _at_least(lowest: float) -> Callable[[str], float]:
+    def parse_one(text: str) -> float:
+        value = float(text)
+        if not value >= lowest:
+            raise argparse.ArgumentTypeError(f"{text}: must be at least {lowest:g}")
+        return value
+
+    return parse_one
+
+
+def _list(one: Callable[[str], T]) -> Callable[[str], list[T]]:
+    def parse_all(text: str) -> list[T]:
+        return [one(part) for part in text.split(",")]
+
+    return parse_all
