@@ -21,6 +21,7 @@ from decode.forecast import Foresight
 from decode.passes import Pass, Row, build
 from decode.scheduler import Budget, turns, victim
 from decode.state import Phase, Sample, Table, Transfer, Who, step_fence
+from decode.tables import PageTables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class DecodeOptions:
     fingerprint: str  # of the model: the root of every page's name
     chunk_tokens: int
     enable_prefix_caching: bool = True
+    plan_ahead: bool = False  # the next pass, while one is computed
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class _Draft:
     """A pass being composed."""
 
     step: StepId
+    ahead: bool  # another pass is unanswered
     parked: tuple[Sample, ...]
     spare: int  # pages that are available and promised to nobody
     rows: list[Row] = field(default_factory=list[Row])
@@ -57,7 +60,9 @@ class Compute:
         self.waiting: list[Sample] = []  # they are to be (re)computed when there is room; the same
         self.n_passes = 0  # composed
         self.n_ended = 0  # sequences, by themselves
+        self.short = False  # of pages, in the last pass: somebody may have to give way
         self._preempted: list[Sample] = []  # not told yet
+        self._tables = PageTables()
         self._limits = limits
         self._options = options
         self._budget = Budget(
@@ -122,9 +127,11 @@ class Compute:
         elif sample.table.pages or sample.table.claim:
             self.active.remove(sample)
         self.pending.failed(sample.who)
-        fence = None if sample.step is None else step_fence(sample.step)
-        self.pool.give_back(sample.table.pages, fence=fence)
-        sample.table = Table()
+        table, sample.table = sample.table, Table()
+        self.pool.give_back(
+            table.pages, fence=None if table.step is None else step_fence(table.step)
+        )
+        self._tables.drop(table)
 
     def no_longer_wanted(self, transfer: Transfer) -> None:
         """The gateway saw its stop string, or nobody listens: that is its length."""
@@ -149,30 +156,56 @@ class Compute:
 
     # --- passes ------------------------------------------------------------------------------
 
-    def compose(self, credit: Mapping[InstanceId, int], step: StepId) -> Pass | None:
-        """The next pass, its pages taken. None: nothing can run. No other pass may be running."""
-        ready = [s for s in self.active if s.gap == 1 or self._catch_up(s)]
+    def compose(
+        self, credit: Mapping[InstanceId, int], step: StepId, *, ahead: bool
+    ) -> Pass | None:
+        """The next pass, its pages taken. None: nothing can run.
+
+        `ahead`: another pass is unanswered, one at most. What it computes and draws is taken for
+        granted; nobody gives way, for pages would come back only when it is final.
+        """
+        self.short = False
+        ready = [s for s in self.active if self._may_go_on(s)]
         if not ready:
             return None
         chosen = turns(ready, credit, self._budget)
         self.claims.parked = chosen.parked
         room = self.claims.room()
-        draft = _Draft(step, chosen.parked, room.available_pages - room.claimed_pages)
+        draft = _Draft(step, ahead, chosen.parked, room.available_pages - room.claimed_pages)
         for sample, n_tokens in chosen.rows:
             if not sample.waiting and (sample.gap == 1 or not self._is_coming(sample)):
                 self._enter(draft, sample, n_tokens)
         if not draft.rows:
             return None
         self.n_passes += 1
+        work = build(step, draft.rows, draft.copies, self._tables, self._limits.page_tokens)
         for row in draft.rows:
-            row.sample.step = step
-        return build(draft.rows, draft.copies, self._limits.page_tokens)
+            table = row.table
+            table.step = step
+            table.n_ahead += row.end - row.start
+            table.n_unread += bool(row.draws)
+        return work
+
+    def _may_go_on(self, sample: Sample) -> bool:
+        """The next tokens to compute are known, or will be when the unanswered pass is final."""
+        table = sample.table
+        if table.n_unread and (sample.followers or self._says_last(sample)):
+            return False
+        return sample.gap == 1 or self._catch_up(sample)
+
+    def _says_last(self, sample: Sample) -> bool:
+        """The token that is not read yet ends it, whatever it is."""
+        n_unread = sample.table.n_unread
+        return (
+            len(sample.outputs) + n_unread >= sample.params.max_tokens
+            or sample.n_tokens + n_unread >= self._limits.max_model_len
+        )
 
     def _catch_up(self, sample: Sample) -> bool:
         """Share what has turned up of its prefix. False: the next page is on its way."""
         table = sample.table
         page_tokens = self._limits.page_tokens
-        reusable = self._reusable(sample)
+        reusable = 0 if table.n_ahead else self._reusable(sample)
         while table.n_kv % page_tokens == 0 and len(table.pages) < reusable and table.claim:
             page = self.pool.lookup(sample.hashes[len(table.pages)])
             if page is None:
@@ -190,7 +223,8 @@ class Compute:
         """Somebody else is computing or pulling the next page that it could share."""
         table = sample.table
         at = len(table.pages)
-        if at >= self._reusable(sample) or table.n_kv % self._limits.page_tokens:
+        n_kv = table.n_kv + table.n_ahead
+        if at >= self._reusable(sample) or n_kv % self._limits.page_tokens:
             return False
         return self.pending.bringer(sample.hashes[at]) not in (None, sample.who)
 
@@ -204,8 +238,9 @@ class Compute:
         """Give the sample a row, if the pages for it can be had."""
         table = sample.table
         page_tokens = self._limits.page_tokens
-        end = table.n_kv + n_tokens
-        tail = table.n_kv // page_tokens
+        start = table.n_kv + table.n_ahead
+        end = start + n_tokens
+        tail = start // page_tokens
         forked = tail < len(table.pages) and self.pool.refcount(table.pages[tail]) > 1
         n_new = -(-end // page_tokens) - len(table.pages)
         if (n_new or forked) and not self._make_room(draft, sample, n_new + forked):
@@ -214,15 +249,19 @@ class Compute:
             self._copy_tail(draft, table)
         if n_new:
             table.pages += self.pool.take(n_new)
-        if n_tokens > 1 or end < sample.n_tokens:
-            for page_hash in sample.hashes[table.n_kv // page_tokens : end // page_tokens]:
+        n_known = sample.n_tokens
+        if n_tokens > 1 or end < n_known:
+            for page_hash in sample.hashes[tail : end // page_tokens]:
                 self.pending.claim(page_hash, sample.who)
-        draws = (sample, *sample.followers) if end == sample.n_tokens else ()
-        draft.rows.append(Row(sample, table.n_kv, end, draws))
+        draws = (sample, *sample.followers) if end == n_known + table.n_unread else ()
+        draft.rows.append(Row(sample, table, start, end, draws, unread=start == n_known))
 
     def _make_room(self, draft: _Draft, sample: Sample, n_pages: int) -> bool:
         promised = min(n_pages, sample.table.claim)
         while draft.spare < n_pages - promised:
+            if draft.ahead:
+                self.short = True
+                return False
             loser = victim(self.claims.losses(sample), draft.parked)
             if loser is None:
                 return False
@@ -240,24 +279,30 @@ class Compute:
         draft.copies.append((shared, own))
         self.pool.give_back([shared], fence=step_fence(draft.step))
         table.pages[-1] = own
+        table.n_placed = min(table.n_placed, len(table.pages) - 1)
 
     def commit(self, done: Pass, result: PassResult) -> list[Sample]:
         """The pass is final. Returns the live samples that have a new token."""
-        drawn, scored = iter(result.drawn), iter(result.scores)
+        at = 0
+        scored = iter(result.scores)
         further: list[Sample] = []
         for row in done.rows:
-            new = [next(drawn) for _ in row.draws]
+            new = result.drawn[at : at + len(row.draws)]
+            at += len(new)
             scores = next(scored) if row.scores else ()
-            if row.sample.transfer.phase is Phase.RUNNING:
+            if row.is_live:
                 row.sample.transfer.scored += scores
-                self._advance(row, new)
+                self._advance(done.step, row, new)
                 further += row.draws
         return further
 
-    def _advance(self, row: Row, new: Sequence[Drawn]) -> None:
-        sample, table = row.sample, row.sample.table
-        sample.step = None
+    def _advance(self, step: StepId, row: Row, new: Sequence[Drawn]) -> None:
+        sample, table = row.sample, row.table
         table.n_kv = row.end
+        table.n_ahead -= row.end - row.start
+        table.n_unread -= bool(row.draws)
+        if table.step == step:
+            table.step = None
         self._publish(sample)
         for drawing, drawn in zip(row.draws, new, strict=True):
             self._append(drawing, drawn)

@@ -7,7 +7,6 @@ never changes path on its own.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from common.engine.events import (
     Decision,
@@ -24,7 +23,7 @@ from common.engine.events import (
 )
 from common.engine.reports import Load, Peers, Pulse, Snapshots
 from common.errors import InvariantBroken
-from common.ids import InstanceId, PageId, Role, StepId
+from common.ids import InstanceId, PageId, Role
 from common.kv.pages import PagePool
 from common.messages import (
     AnyMessage,
@@ -46,18 +45,10 @@ from decode.compute import Compute, DecodeOptions
 from decode.forecast import Foresight, Lengths
 from decode.intake import Intake
 from decode.outgoing import Outgoing, line
-from decode.passes import Pass
 from decode.scheduler import RETRY_MIN_S, Refusal, refusal
 from decode.state import ARRIVING, Key, Phase, Sample, step_fence
+from decode.steps import Steps
 from decode.transfers import Transfers
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """The unanswered Launch."""
-
-    step: StepId
-    work: Pass
 
 
 class DecodeCore:
@@ -80,10 +71,9 @@ class DecodeCore:
             self._compute, self._outgoing, self._peers, page_tokens=limits.page_tokens
         )
         self._transfers = Transfers(self._compute, self._intake, self._outgoing)
-        self._running: _Running | None = None
-        self._next_step = 0
         self._draining = False
         self._pulse = Pulse()
+        self._steps = Steps(self._pulse, plan_ahead=options.plan_ahead)
         self._snapshots = Snapshots(pool, self._pulse)
         self._was_idle = True
         self.stale_messages = 0
@@ -91,7 +81,7 @@ class DecodeCore:
     @property
     def idle(self) -> bool:
         """Nothing is owed to anybody: a draining process may exit."""
-        return not self._transfers and self._running is None and self._intake.idle
+        return not self._transfers and self._steps.idle and self._intake.idle
 
     def step(self, now: float, events: Sequence[Event]) -> Decision:
         """Take the events in; decide. Never raises for what a peer sent."""
@@ -100,8 +90,8 @@ class DecodeCore:
         self._intake.admit(now)
         self._intake.fetch_waiting()
         self._intake.knock(now)
-        if self._running is None:
-            self._launch(now)
+        while self._may_plan(now) and self._launch(now):
+            pass
         if events:
             self._snapshots.touch(now)
         self._report(now)
@@ -281,30 +271,30 @@ class DecodeCore:
 
     # --- passes ------------------------------------------------------------------------------
 
-    def _launch(self, now: float) -> None:
-        step = StepId(self._next_step)
-        work = self._compute.compose(self._outgoing.credit_left(), step)
+    def _may_plan(self, now: float) -> bool:
+        steps = self._steps
+        return steps.idle or (steps.may_plan(now) and not self._compute.short)
+
+    def _launch(self, now: float) -> bool:
+        """Plan the next pass. False: nothing can run, not yet at least."""
+        credit = self._outgoing.credit_left(self._steps.unread())
+        work = self._compute.compose(credit, self._steps.next, ahead=not self._steps.idle)
         for sample in self._compute.take_preempted():
             self._outgoing.note(sample.transfer, "preempted", sample=sample.number)
-        if work is None:
-            return
-        self._next_step += 1
-        self._running = _Running(step, work)
-        self._pulse.begin(step, work.plan.n_rows, now)
-        self._outgoing.act(Launch(step, work.plan))
+        self._steps.launched(work, now)
+        if work is not None:
+            self._outgoing.act(Launch(work.step, work.plan))
+        return work is not None
 
     def _step_final(self, event: StepDone | StepFailed, now: float) -> None:
-        running, self._running = self._running, None
-        if running is None or running.step != event.step:
-            raise InvariantBroken(f"step {event.step} is final and was not running")
-        self._pulse.end(now)
+        work = self._steps.final(event, now)
         if isinstance(event, StepDone):
-            for sample in self._compute.commit(running.work, event.result):
+            for sample in self._compute.commit(work, event.result):
                 self._say(sample)
         else:  # what it wrote was not published, and is not going to be
-            for transfer in [row.sample.transfer for row in running.work.rows]:
-                if transfer.phase is Phase.RUNNING:
-                    self._transfers.fail(transfer, FailureKind.COMPUTE, event.detail)
+            for row in work.rows:
+                if row.is_live:
+                    self._transfers.fail(row.sample.transfer, FailureKind.COMPUTE, event.detail)
         self._pool.fence_final(step_fence(event.step))
 
     def _say(self, sample: Sample) -> None:
@@ -345,7 +335,9 @@ class DecodeCore:
         compute = self._compute
         local = [t for t in self._intake.queued.values() if t.request.prefill is None]
         to_compute = sum(t.n_tokens for t in local)
-        to_compute += sum(s.gap - 1 for s in (*compute.active, *compute.waiting))
+        to_compute += sum(
+            s.n_tokens - s.table.n_kv - 1 for s in (*compute.active, *compute.waiting)
+        )
         return Load(
             running=compute.claims.room().n_seqs,
             waiting=len(self._intake.queued) + len(compute.waiting),
@@ -353,7 +345,8 @@ class DecodeCore:
         )
 
     def _wake_at(self) -> float | None:
-        times = (self._peers.next_due, self._snapshots.due, self._intake.wake_at)
+        plan_at = None if self._compute.short else self._steps.wake_at
+        times = (self._peers.next_due, self._snapshots.due, self._intake.wake_at, plan_at)
         return min((at for at in times if at is not None), default=None)
 
     def check(self) -> None:
@@ -368,4 +361,5 @@ class DecodeCore:
         if held != known:
             raise InvariantBroken(f"pages are held {held} times, {known} times are known")
         self._compute.check()
+        self._steps.check(s for t in self._transfers.all for s in t.samples)
         self._outgoing.check(self._transfers.all)

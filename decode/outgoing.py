@@ -95,9 +95,12 @@ class Outgoing:
         if credit_tokens is not None:
             self._account(gateway).credit_tokens = credit_tokens
 
-    def credit_left(self) -> Mapping[InstanceId, int]:
-        """Tokens that may still be sent to each gateway, of those that were spoken of."""
-        return {g: a.credit_tokens - a.unacked_tokens for g, a in self._accounts.items()}
+    def credit_left(self, unread: Mapping[InstanceId, int]) -> Mapping[InstanceId, int]:
+        """Tokens that may still be sent to each gateway; `unread`: that will be, for sure."""
+        return {
+            gateway: account.credit_tokens - account.unacked_tokens - unread.get(gateway, 0)
+            for gateway, account in self._accounts.items()
+        }
 
     def may_talk_to(self, gateway: InstanceId) -> bool:
         account = self._account(gateway)

@@ -93,6 +93,13 @@ class Table:
     n_kv: int = 0  # leading tokens whose KV is in the pages
     n_published: int = 0  # leading pages that the prefix index knows
     claim: int = 0  # pages promised to it and not taken yet
+    # What unanswered passes do. Read by whoever plans the next one, which follows them.
+    n_ahead: int = 0  # tokens, from n_kv on, whose KV they write
+    n_unread: int = 0  # tokens that they draw; 1 at most while a pass is planned
+    draw: int = 0  # of the last one's draws: which is that
+    step: StepId | None = None  # the last that reads or writes the pages
+    place: int | None = None  # `decode.tables`' row
+    n_placed: int = 0  # leading pages that are written there
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +114,6 @@ class Sample:
     table: Table = field(default_factory=Table)
     hashes: list[PageHash] = field(default_factory=list[PageHash])  # of full pages, in order
     followers: "list[Sample]" = field(default_factory=list["Sample"])  # drawn from its first row
-    step: StepId | None = None  # the running step that reads and writes its pages
     waiting: bool = False  # has no pages, and wants to be computed
     preempted: bool = False  # has lost its pages at least once
     cached: int = 0  # prompt tokens found, not computed, before anything was lost
@@ -142,8 +148,13 @@ class Sample:
 
     @property
     def gap(self) -> int:
-        """Tokens to compute before the next can be drawn; 1 while it decodes."""
-        return self.n_tokens - self.table.n_kv
+        """Tokens to compute before the next can be drawn; 1 while it decodes.
+
+        Unanswered passes are taken for granted.
+        """
+        table = self.table
+        n_tokens = len(self.transfer.request.prompt) + len(self.outputs)
+        return n_tokens + table.n_unread - table.n_kv - table.n_ahead
 
     @property
     def scores(self) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bench.simulate.laws import require
 from bench.simulate.model import EXACT, drawn_logprob, hashed, next_token, prompt_logprob
-from common.engine.plan import Drawn, PassPlan, PassResult
+from common.engine.plan import Drawn, PassPlan, PassResult, filled
 from common.ids import PageHash, PageId
 from common.kv.pages import PagePool
 from common.messages import PageRef
@@ -30,6 +30,7 @@ class Device:
         self.generations = np.zeros(n_pages, np.uint64)
         self.slots = np.full((n_pages, page_tokens), GARBAGE, np.int64)
         self._rounding = rounding
+        self._drawn: tuple[Drawn, ...] = ()  # by the last pass, if it did not raise
 
     def begin(self, plan: PassPlan) -> None:
         """From here on nobody can rely on what the pass will write."""
@@ -39,10 +40,16 @@ class Device:
 
     def fail(self, plan: PassPlan, random: Random) -> None:
         """It raised half-way."""
+        self._drawn = ()
         written = random.randrange(plan.n_rows + 1)
         self.slots.reshape(-1)[plan.slots_T[:written]] = plan.tokens_T[:written]
 
+    def can_finish(self, plan: PassPlan) -> bool:
+        """The pass before has drawn what this one reads."""
+        return self._drawn != () or not len(plan.unread_rows_U)
+
     def finish(self, plan: PassPlan) -> PassResult:
+        plan = filled(plan, self._drawn)
         for source, destination in plan.copies:
             self.slots[destination] = self.slots[source]
         self.slots.reshape(-1)[plan.slots_T] = plan.tokens_T
@@ -52,6 +59,7 @@ class Device:
             token = next_token(self._read(plan, draw.row), draw.sample, attempt)
             wanted = draw.params.logprobs is not None
             drawn.append(Drawn(token=token, logprob=drawn_logprob(token) if wanted else None))
+        self._drawn = tuple(drawn)
         scores = [self._score(plan, s.first_row, s.targets) for s in plan.scores]
         return PassResult(drawn=tuple(drawn), scores=tuple(scores), seconds=0.001)
 

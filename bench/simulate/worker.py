@@ -95,7 +95,7 @@ class WorkerProcess(Process):
         if not self.alive:
             return
         world, launch = self.world, self._unanswered.popleft()
-        if world.random.random() < world.weather.raised:
+        if world.random.random() < world.weather.raised or not self.device.can_finish(launch.plan):
             world.network.counts["raised"] += 1
             self.device.fail(launch.plan, world.random)
             self.post(StepFailed(launch.step, "raised"))
@@ -149,5 +149,6 @@ def _core(world: World, hello: Hello, pool: CheckedPool) -> PrefillCore | Decode
             fingerprint=FINGERPRINT,
             chunk_tokens=shape.chunk_tokens,
             enable_prefix_caching=shape.caching,
+            plan_ahead=True,
         ),
     )

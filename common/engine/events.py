@@ -28,6 +28,8 @@ class StepDone:
 
     step: StepId
     result: PassResult
+    ready_s: float = field(default=0.0, compare=False)
+    """How long it had lain there when the device was free; below 0: the device waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,10 @@ Event = Received | StepDone | StepFailed | TicketFinal | PeerUp | PeerDown | Pee
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Run the pass. A core has at most one unanswered Launch."""
+    """Run the pass, after those before it. A core has at most two unanswered Launches.
+
+    The second may name tokens that the first draws. If the first fails, so may the second.
+    """
 
     step: StepId
     plan: PassPlan

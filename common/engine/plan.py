@@ -3,11 +3,14 @@
 Pure data over numpy: it names no tensor, device or clock. Both sides of Baton use the same plan;
 a decode step is a pass with one row a sequence, a prefill pass has many, and they may be mixed.
 
-Axes: T rows (tokens computed in this pass, packed), B sequences, M pages of the longest table.
+Axes: T rows (tokens computed in this pass, packed), B sequences, M pages of the longest table,
+U rows whose token is not read yet.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,8 +18,11 @@ from common.ids import PageId, TransferId
 from common.params import SamplingParams, TokenLogprob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+def _none() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
+class Draw(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Sample one output token from the logits of one row."""
 
     transfer: TransferId
@@ -26,7 +32,7 @@ class Draw:
     row: int  # 0 .. T - 1: the row whose logits are used
     params: SamplingParams
     prompt: tuple[int, ...]  # for penalties
-    outputs: tuple[int, ...]  # before this one; the caller must not mutate what it passed
+    outputs: tuple[int, ...]  # before this one; all but the last where that is not read yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,9 @@ class PassPlan:
     tables_BM     int32; row b lists b's pages in order; entries past ceil(len_B[b] / page_tokens)
                   are arbitrary and must not be read
     copies        pages duplicated (source, destination) before the pass: copy-on-write
+    unread_rows_U, unread_draws_U
+                  int64; the row's token is what that draw of the pass before gave: its last
+                  output, not known as this was planned. tokens_T says 0 there; see `filled`
     """
 
     tokens_T: NDArray[np.int64]
@@ -67,14 +76,15 @@ class PassPlan:
     draws: tuple[Draw, ...] = ()
     scores: tuple[ScorePrompt, ...] = ()
     copies: tuple[tuple[PageId, PageId], ...] = ()
+    unread_rows_U: NDArray[np.int64] = field(default_factory=_none)
+    unread_draws_U: NDArray[np.int64] = field(default_factory=_none)
 
     @property
     def n_rows(self) -> int:
         return len(self.tokens_T)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     """The token of one `Draw`, in the draws' order."""
 
     token: int
@@ -88,6 +98,39 @@ class PassResult:
     drawn: tuple[Drawn, ...] = ()
     scores: tuple[tuple[TokenLogprob, ...], ...] = ()
     seconds: float = 0.0  # of computing, measured by the runner
+
+
+def filled(plan: PassPlan, drawn: Sequence[Drawn]) -> PassPlan:
+    """The plan with every token in its place; `drawn` by the pass that was launched before it.
+
+    Draws are given their last output only where their parameters read outputs.
+    """
+    if not len(plan.unread_rows_U):
+        return plan
+    tokens_T = plan.tokens_T.copy()
+    given = np.fromiter((d.token for d in drawn), np.int64, len(drawn))
+    tokens_T[plan.unread_rows_U] = given[plan.unread_draws_U]
+    draws = plan.draws
+    if any(_reads_outputs(draw.params) for draw in draws):
+        draws = tuple(_with_last_output(draw, tokens_T) for draw in draws)
+    return replace(
+        plan, tokens_T=tokens_T, draws=draws, unread_rows_U=_none(), unread_draws_U=_none()
+    )
+
+
+def _reads_outputs(params: SamplingParams) -> bool:
+    return (
+        params.repetition_penalty != 1
+        or params.frequency_penalty != 0
+        or params.presence_penalty != 0
+    )
+
+
+def _with_last_output(draw: Draw, tokens_T: NDArray[np.int64]) -> Draw:
+    """Where it lacks: it is the token of the row that is drawn from."""
+    if len(draw.outputs) == draw.index:
+        return draw
+    return msgspec.structs.replace(draw, outputs=(*draw.outputs, int(tokens_T[draw.row])))
 
 
 @dataclass(slots=True)

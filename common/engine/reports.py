@@ -15,6 +15,8 @@ HEARTBEAT_BUSY_S = 0.25  # while something is shared with the peer
 HEARTBEAT_IDLE_S = 1.0
 SNAPSHOT_EVERY_S = 0.05
 RECENT_STEPS = 32
+LIKE_STEPS = 8  # of these, to tell from how long one of as many rows takes
+LIKE_ROWS = 0.125  # how much their rows may differ, as a share
 
 
 class Pulse:
@@ -36,6 +38,18 @@ class Pulse:
             self._recent.append((self._rows, now - self._began))
         self.running = self._began = None
         self._done += 1
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the running step should end: as the median of recent ones of about as many rows.
+
+        None: there are none, or nothing runs.
+        """
+        if self._began is None:
+            return None
+        near = self._rows * LIKE_ROWS
+        like = [s for rows, s in self._recent if abs(rows - self._rows) <= near][-LIKE_STEPS:]
+        return self._began + median(like) if like else None
 
     @property
     def step_s(self) -> float:

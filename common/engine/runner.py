@@ -10,7 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.engine.plan import Draw, Drawn, PassPlan, PassResult, Piece, ScorePrompt, pack
+from common.engine.plan import (
+    Draw,
+    Drawn,
+    PassPlan,
+    PassResult,
+    Piece,
+    ScorePrompt,
+    filled,
+    pack,
+)
 from common.ids import PageId
 from common.kernels.attention_plan import Sequences
 from common.kernels.attention_rows import AttentionRows
@@ -44,13 +53,19 @@ class Runner:
     def __init__(self, model: Model, cache: KVCache) -> None:
         self.model = model
         self.cache = cache
+        self._drawn: tuple[Drawn, ...] = ()  # by the last pass, if it did not raise
 
     @torch.inference_mode()
     def run(self, plan: PassPlan) -> PassResult:
-        """Copy pages, compute the rows, then draw and score. On return all writes are done."""
+        """Copy pages, compute the rows, then draw and score. On return all writes are done.
+
+        Tokens that the plan does not know yet are those of the last `run`; IndexError: it raised.
+        """
         began = time.perf_counter()
+        before, self._drawn = self._drawn, ()
+        plan = filled(plan, before)
         hidden_TH = self.hidden(plan)
-        drawn = self._draw(hidden_TH, plan.draws)
+        drawn = self._drawn = self._draw(hidden_TH, plan.draws)
         scores = tuple(self._score(hidden_TH, wanted) for wanted in plan.scores)
         return PassResult(drawn=drawn, scores=scores, seconds=time.perf_counter() - began)
 

@@ -29,6 +29,7 @@ class Scenario:
     credit_tokens: int | None = None
     stormy: bool = False
     blind: bool = False
+    plan_ahead: bool = True
     n_requests: int = 20
 
 
@@ -45,6 +46,7 @@ SCENARIOS = st.builds(
     credit_tokens=st.sampled_from((None, 1, 3, 20)),
     stormy=st.booleans(),
     blind=st.booleans(),
+    plan_ahead=st.booleans(),
 )
 
 
@@ -60,6 +62,7 @@ def world(scenario: Scenario, *, real_prefill: bool = False) -> World:
         cache=scenario.cache,
         peers=(G,),
         foresight=Blind() if scenario.blind else None,
+        plan_ahead=scenario.plan_ahead,
     )
     weather = STORM if scenario.stormy else Weather()
     make_prefill = RealPrefiller if real_prefill else Prefiller

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.engine.events import Launch, Note, Pull, StepFailed, TicketFinal
+from common.engine.events import Launch, Note, Pull, TicketFinal
 from common.ids import InstanceId
 from common.kv.layout import pages_for
 from common.messages import Accept, Accepted, Expect, Heartbeat, Listed, Phase, Refused
@@ -31,6 +31,7 @@ class Scenario:
     chunk_tokens: int
     cache: bool
     blind: bool
+    plan_ahead: bool
     n_requests: int
 
 
@@ -43,6 +44,7 @@ SCENARIOS = st.builds(
     chunk_tokens=st.integers(1, 12),
     cache=st.booleans(),
     blind=st.booleans(),
+    plan_ahead=st.booleans(),
     n_requests=st.integers(1, 12),
 )
 
@@ -74,6 +76,7 @@ class History:
             cache=scenario.cache,
             peers=(G, G2, P),
             foresight=Blind() if scenario.blind else None,
+            plan_ahead=scenario.plan_ahead,
         )
         self.live: dict[str, Asked] = {}  # by age
         self.dry: set[InstanceId] = set()  # gateways that give no credit
@@ -115,13 +118,17 @@ class History:
         if self.bench.launched is None:
             return
         if self.random.random() < 0.02:
-            step, self.bench.launched = self.bench.launched.step, None
-            self.bench.take(StepFailed(step, "raised"))
+            self.bench.raised("raised")
         else:
             self.bench.done(
                 *(END if self.random.random() < 0.1 else 7 for _ in self.bench.plan.draws)
             )
         self.look()
+
+    def finish_passes(self) -> None:
+        """What was planned ahead for one that has ended meanwhile."""
+        while self.bench.launched:
+            self.finish_pass()
 
     def hand_off(self) -> None:
         """One that decode has accepted arrives."""
@@ -242,6 +249,7 @@ def live_through(scenario: Scenario) -> None:
         h.hand_off()
         h.finish_pull()
     assert not h.live
+    h.finish_passes()
     assert h.bench.pool.n_held == 0
 
 

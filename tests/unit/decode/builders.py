@@ -19,7 +19,7 @@ from common.engine.events import (
     TicketFinal,
 )
 from common.engine.plan import Drawn, PassPlan, PassResult
-from common.ids import HostId, InstanceId, PageHash, PageId, Role, TransferId
+from common.ids import HostId, InstanceId, PageHash, PageId, Role, StepId, TransferId
 from common.kv.pages import PagePool
 from common.kv.prefix import page_hashes
 from common.messages import (
@@ -188,6 +188,7 @@ class Bench:
         cache: bool = True,
         peers: tuple[InstanceId, ...] = (G, P),
         foresight: Foresight | None = None,
+        plan_ahead: bool = False,
     ) -> None:
         limits = Limits(
             n_pages=n_pages,
@@ -198,7 +199,10 @@ class Bench:
             max_waiting=max_waiting,
         )
         options = DecodeOptions(
-            fingerprint=FINGERPRINT, chunk_tokens=chunk_tokens, enable_prefix_caching=cache
+            fingerprint=FINGERPRINT,
+            chunk_tokens=chunk_tokens,
+            enable_prefix_caching=cache,
+            plan_ahead=plan_ahead,
         )
         self.page_tokens = page_tokens
         self.pool = PagePool(n_pages, np.zeros(n_pages, np.uint64))
@@ -206,7 +210,9 @@ class Bench:
         self.now = 0.0
         self.wake_at: float | None = None
         self.actions: tuple[Action, ...] = ()
-        self.launched: Launch | None = None
+        self.plan_ahead = plan_ahead
+        self.unanswered: list[Launch] = []  # the first runs
+        self.began_at = 0.0
         for instance in peers:
             self.take(PeerUp(hello(instance)))
 
@@ -218,8 +224,10 @@ class Bench:
         assert self.wake_at is None or self.wake_at > self.now
         for action in decision.actions:
             if isinstance(action, Launch):
-                assert self.launched is None
-                self.launched = action
+                self.unanswered.append(action)
+                if len(self.unanswered) == 1:
+                    self.began_at = self.now
+        assert len(self.unanswered) <= 1 + self.plan_ahead
         return self.actions
 
     def hear(self, *messages: AnyMessage, sender: InstanceId = G) -> tuple[Action, ...]:
@@ -231,20 +239,27 @@ class Bench:
 
     def done(self, *tokens: int, result: PassResult | None = None) -> tuple[Action, ...]:
         """The running pass is final, and drew these."""
-        assert self.launched is not None
-        step, self.launched = self.launched.step, None
+        step = self._ended()
         drawn = tuple(Drawn(token=token) for token in tokens)
         return self.take(StepDone(step, result or PassResult(drawn=drawn)))
 
     def raised(self, detail: str) -> tuple[Action, ...]:
         """The running pass is final, and its results are none."""
-        assert self.launched is not None
-        step, self.launched = self.launched.step, None
+        step = self._ended()
         return self.take(StepFailed(step, detail))
+
+    def _ended(self) -> StepId:
+        self.began_at = self.now  # the next one, if there is one
+        return self.unanswered.pop(0).step
 
     def pulled(self, *, ok: bool = True) -> tuple[Action, ...]:
         """The last action's pull is final."""
         return self.take(TicketFinal(self.pull.ticket, ok, "" if ok else "torn"))
+
+    @property
+    def launched(self) -> Launch | None:
+        """The running pass."""
+        return self.unanswered[0] if self.unanswered else None
 
     @property
     def plan(self) -> PassPlan:

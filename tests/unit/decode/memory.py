@@ -4,7 +4,7 @@ a page that is not what it should be changes every token that follows."""
 from collections.abc import Sequence
 
 from common.engine.events import Launch, Pull
-from common.engine.plan import Drawn, PassResult
+from common.engine.plan import Drawn, PassPlan, PassResult, filled
 from common.ids import PageId
 from common.kv.pages import PagePool
 from common.messages import PageRef
@@ -48,11 +48,23 @@ class Memory:
         self._lives: dict[object, dict[PageId, int]] = {}
         self._writes: dict[tuple[int, int], int] = {}  # of the running pass: (page, at) -> KV
         self._digests: list[int] = []  # of its rows
+        self._drawn: tuple[Drawn, ...] = ()  # by the last pass, if it did not raise
 
     def launch(self, launch: Launch) -> None:
-        """Copies first; then every read is made, and every draw is checked against its tokens."""
+        """From here on nobody else may be given a page of it."""
         plan = launch.plan
         touched = {page for copy in plan.copies for page in copy}
+        for table, length in zip(plan.tables_BM.tolist(), plan.len_B.tolist(), strict=True):
+            touched.update(map(PageId, table[: -(-length // self._page_tokens)]))
+        self._live(launch.step, touched)
+
+    def can_begin(self, launch: Launch) -> bool:
+        """The pass before has drawn what this one reads."""
+        return self._drawn != () or not len(launch.plan.unread_rows_U)
+
+    def begin(self, launch: Launch) -> None:
+        """Copies first; then every read is made, and every draw is checked against its tokens."""
+        plan = filled(launch.plan, self._drawn)
         for source, target in plan.copies:
             self._pages[target] = list(self._pages[source])
         self._writes = {}
@@ -73,30 +85,33 @@ class Memory:
                 assert (page, at) not in self._writes
                 self._writes[page, at] = digest
             self._digests += new
-            touched.update(PageId(page) for page in table[: -(-length // self._page_tokens)])
-            self._check_draws(launch, rows, [*known, *new])
-        self._live(launch.step, touched)
+            self._check_draws(plan, rows, [*known, *new])
 
     def _at(self, table: list[int], position: int) -> int | None:
         return self._pages[table[position // self._page_tokens]][position % self._page_tokens]
 
     @staticmethod
-    def _check_draws(launch: Launch, rows: range, digests: list[int]) -> None:
-        for drawing in launch.plan.draws:
+    def _check_draws(plan: PassPlan, rows: range, digests: list[int]) -> None:
+        for drawing in plan.draws:
             if drawing.row in rows:
                 assert drawing.row == rows[-1]
-                assert drawing.index == len(drawing.outputs)
-                assert digests == chain((*drawing.prompt, *drawing.outputs))
+                outputs = drawing.outputs
+                if len(outputs) < drawing.index:  # it was not known as this was planned
+                    outputs = (*outputs, int(plan.tokens_T[drawing.row]))
+                assert drawing.index == len(outputs)
+                assert digests == chain((*drawing.prompt, *outputs))
 
     def done(self, launch: Launch) -> PassResult:
         self._still_live(launch.step)
         for (page, at), digest in self._writes.items():
             self._pages[page][at] = digest
         drawn = [draw(self._digests[d.row], d.sample, d.index) for d in launch.plan.draws]
-        return PassResult(drawn=tuple(Drawn(token=token) for token in drawn))
+        self._drawn = tuple(Drawn(token=token) for token in drawn)
+        return PassResult(drawn=self._drawn)
 
     def failed(self, launch: Launch) -> None:
         self._still_live(launch.step)
+        self._drawn = ()
         for page, at in self._writes:
             self._pages[page][at] = -1
 

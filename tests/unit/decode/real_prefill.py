@@ -93,6 +93,7 @@ class RealPrefiller:
             match action:
                 case Launch():
                     self._memory.launch(action)
+                    self._memory.begin(action)
                     self._world.later(random.uniform(0.001, 0.03), partial(self._done, action))
                 case Pull():
                     self._memory.pull(action)

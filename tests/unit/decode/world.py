@@ -6,6 +6,7 @@ the content of every page that is read, each token as it reaches the gateway.
 """
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -63,6 +64,7 @@ class World:
         self._n_timers = 0
         self._last_at: dict[tuple[str, str], float] = {}
         self._pulls: dict[TicketId, Pull] = {}
+        self._passes: deque[Launch] = deque()
         self.new_prefill()
 
     @property
@@ -97,9 +99,12 @@ class World:
         self._act()
 
     def _woken(self) -> None:
-        """Only an event can let it go on with what it does: a timer merely says things again."""
+        """Only an event can let it go on with what it does: a timer merely says things again, or
+        plans ahead."""
+        running = bool(self.bench.unanswered)
         self.bench.take()
-        assert not any(isinstance(a, Launch | Pull | Connect) for a in self.bench.actions)
+        assert not any(isinstance(a, Pull | Connect) for a in self.bench.actions)
+        assert running or not self.bench.unanswered
         assert self.bench.wake_at is None or self.bench.wake_at > self.now
         self._act()
 
@@ -110,7 +115,9 @@ class World:
             match action:
                 case Launch():
                     self.memory.launch(action)
-                    self.later(self.random.uniform(0.001, 0.03), self._pass_of(action))
+                    self._passes.append(action)
+                    if len(self._passes) == 1:
+                        self._begin_pass()
                 case Pull():
                     self.memory.pull(action)
                     self._pulls[action.ticket] = action
@@ -124,16 +131,26 @@ class World:
                 case _:
                     pass
 
-    def _pass_of(self, launch: Launch) -> Callable[[], None]:
-        def final() -> None:
-            self.bench.launched = None
-            if self.random.random() < self.weather.raised:
-                self.memory.failed(launch)
-                self.give(StepFailed(launch.step, "raised"))
-            else:
-                self.give(StepDone(launch.step, self.memory.done(launch)))
+    def _begin_pass(self) -> None:
+        launch = self._passes[0]
+        begun = self.memory.can_begin(launch)
+        if begun:
+            self.memory.begin(launch)
+        self.later(self.random.uniform(0.001, 0.03), lambda: self._end_pass(begun=begun))
 
-        return final
+    def _end_pass(self, *, begun: bool) -> None:
+        """The next one begins before the core has heard of it."""
+        self.bench.unanswered.pop(0)
+        launch = self._passes.popleft()
+        final: StepDone | StepFailed
+        if self.random.random() < self.weather.raised or not begun:
+            self.memory.failed(launch)
+            final = StepFailed(launch.step, "raised")
+        else:
+            final = StepDone(launch.step, self.memory.done(launch))
+        if self._passes:
+            self._begin_pass()
+        self.give(final)
 
     def _finish_of(self, pull: Pull, *, torn: bool) -> Callable[[], None]:
         def final() -> None:

@@ -1,10 +1,13 @@
 import math
+from dataclasses import replace
 
+import msgspec
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
-from common.engine.plan import Draw, PassPlan, Piece, ScorePrompt, pack
+from common.engine.plan import Draw, Drawn, PassPlan, Piece, ScorePrompt, filled, pack
 from common.engine.runner import SCORED_ROWS, Runner
 from common.ids import PageId, TransferId
 from common.kv.cache import KVCache
@@ -45,10 +48,11 @@ def pages(*ids: int) -> list[PageId]:
     return [PageId(i) for i in ids]
 
 
-def draw(row: int, sample: int = 0) -> Draw:
+def draw(row: int, sample: int = 0, params: SamplingParams = GREEDY, index: int = 0) -> Draw:
+    """After an output 5, if it is the second."""
     return Draw(
-        transfer=TransferId("t"), attempt=0, sample=sample, index=0, row=row, params=GREEDY,
-        prompt=(), outputs=(),
+        transfer=TransferId("t"), attempt=0, sample=sample, index=index, row=row, params=params,
+        prompt=(), outputs=(5,) * (index - 1),
     )  # fmt: skip
 
 
@@ -104,6 +108,42 @@ def test_a_long_prompt_s_logits_never_exist_at_once() -> None:
         assert entry.top_tokens == (prompt[i] + 1,)
         assert entry.rank == (1 if prompt[i] < 9 else 2)
         assert math.isclose(entry.logprob, sure if prompt[i] < 9 else sure - 10, abs_tol=1e-5)
+
+
+def test_tokens_that_are_not_read_yet_are_those_of_the_pass_before() -> None:
+    run, _ = runner()
+    pieces = Piece([3, 4], 0, pages(0)), Piece([9], 4, pages(1, 2))
+    run.run(plan(*pieces, draws=(draw(1), draw(2))))
+    ahead = plan(Piece([0], 5, pages(1, 2)), Piece([7], 0, pages(3)), Piece([0], 2, pages(0)))
+    unread = {"unread_rows_U": np.array([0, 2]), "unread_draws_U": np.array([1, 0])}
+    result = run.run(replace(ahead, draws=(draw(0), draw(1), draw(2)), **unread))
+    assert [drawn.token for drawn in result.drawn] == [11, 8, 6]
+    assert keys(run, 0)[:3] == [3, 4, 5]
+    assert ahead.tokens_T.tolist() == [0, 7, 0]
+
+
+def test_a_penalty_knows_the_output_that_was_not_read_yet() -> None:
+    never_twice = msgspec.structs.replace(GREEDY, presence_penalty=99.0)
+    run, _ = runner()
+    run.run(plan(Piece([5], 0, pages(0)), draws=(draw(0),)))
+    ahead = plan(Piece([0], 1, pages(0)), draws=(draw(0, 0, never_twice, 2),))
+    ahead = replace(ahead, unread_rows_U=np.array([0]), unread_draws_U=np.array([0]))
+    full = filled(ahead, (Drawn(token=6),))
+    assert full.draws[0].outputs == (5, 6)
+    assert filled(full, ()) is full
+    assert run.run(ahead).drawn[0].token == 7
+
+
+def test_there_are_none_after_a_pass_that_raised() -> None:
+    run, _ = runner()
+    run.run(plan(Piece([5], 0, pages(0)), draws=(draw(0),)))
+    with pytest.raises(IndexError):
+        run.run(plan(Piece([1], 0, pages(0)), draws=(draw(9),)))
+    ahead = replace(
+        plan(Piece([0], 1, pages(0))), unread_rows_U=np.array([0]), unread_draws_U=np.array([0])
+    )
+    with pytest.raises(IndexError):
+        run.run(ahead)
 
 
 def test_pages_are_copied_before_the_rows_are_written() -> None:
