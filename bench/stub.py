@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
-import uvloop
 from aiohttp import web
 
 CONTEXT_TOKENS = 4096
@@ -175,7 +174,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--port", type=int, default=0, help="0: a free one [0]")
     options = parser.parse_args(argv)
     with suppress(KeyboardInterrupt):
-        uvloop.run(serve(options.port))
+        asyncio.run(serve(options.port))  # which writes at once, where uvloop gathers writes
     return 0
 
 
