@@ -13,19 +13,23 @@ from common.kv.pages import PagePool
 from common.messages import Limits
 from decode.forecast import MEDIAN, SAYS_ALL, Foresight, Future, page_passes, peak_pages
 from decode.scheduler import Loss, Room, fits, futures, most_outputs, need
+from decode.spills import Spills
 from decode.state import Sample, Table, Transfer
 
 
 class Claims:
     """Sequences that were let in."""
 
-    def __init__(self, limits: Limits, pool: PagePool, foresight: Foresight) -> None:
+    def __init__(
+        self, limits: Limits, pool: PagePool, foresight: Foresight, spills: Spills
+    ) -> None:
         self.active: list[Sample] = []  # they have pages; oldest first
         self.arriving: dict[TransferId, Transfer] = {}  # room is set aside in their trunks
         self.parked: tuple[Sample, ...] = ()  # of the active, as the last pass was composed
         self._limits = limits
         self._pool = pool
         self._foresight = foresight
+        self._spills = spills
 
     def room(self) -> Room:
         kept = [(s.transfer, len(s.table.pages), s.table.claim) for s in self.active]
@@ -105,17 +109,22 @@ class Claims:
         return volume
 
     def losses(self, wants: Sample) -> list[Loss]:
-        """Of those younger than `wants`, oldest first."""
-        younger = [s for s in self.active if s.age > wants.age]
+        """Of those younger than `wants` that can give way now, oldest first."""
+        younger = [s for s in self.active if s.age > wants.age and not s.restoring]
         return [self._loss(sample) for sample in younger]
+
+    def losses_of_parked(self) -> list[Loss]:
+        return [self._loss(s) for s in self.parked if not s.waiting]
 
     def _loss(self, sample: Sample) -> Loss:
         table, page_tokens = sample.table, self._limits.page_tokens
         n_shared = self._n_shared(table.pages)
         (future,) = futures((sample,), sample.n_tokens, 0, self._foresight, page_tokens)
+        recompute_tokens = max(0, table.n_kv - n_shared * page_tokens)
         return Loss(
             sample,
-            recompute_tokens=max(0, table.n_kv - n_shared * page_tokens),
+            recompute_tokens=recompute_tokens,
+            cost_s=self._spills.loss_s(len(table.pages), recompute_tokens),
             free_pages=len(table.pages) - n_shared + table.claim,
             n_left=future.n_left,
         )

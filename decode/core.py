@@ -23,7 +23,8 @@ from common.engine.events import (
 )
 from common.engine.reports import Load, Peers, Pulse, Snapshots
 from common.errors import InvariantBroken
-from common.ids import InstanceId, PageId, Role
+from common.ids import InstanceId, PageId, Role, TicketId
+from common.kv.host import HostMemory
 from common.kv.pages import PagePool
 from common.messages import (
     AnyMessage,
@@ -43,6 +44,7 @@ from common.messages import (
 )
 from decode.compute import Compute, DecodeOptions
 from decode.forecast import Foresight, Lengths
+from decode.holds import Holds
 from decode.intake import Intake
 from decode.outgoing import Outgoing, line
 from decode.scheduler import RETRY_MIN_S, Refusal, refusal
@@ -60,13 +62,18 @@ class DecodeCore:
         pool: PagePool,
         options: DecodeOptions,
         foresight: Foresight | None = None,
+        host: HostMemory | None = None,
     ) -> None:
-        """`foresight`: of output lengths; None: they are learnt as they end."""
+        """`foresight`: of output lengths; None: they are learnt as they end. `host`: where pages
+        of sequences that give way may be kept."""
         self._limits = limits
         self._pool = pool
         self._peers = Peers()
         self._outgoing = Outgoing()
-        self._compute = Compute(limits, pool, options, foresight or Lengths())
+        foresight = foresight or Lengths()
+        fingerprint = options.fingerprint if options.enable_prefix_caching else None
+        self._holds = Holds(limits, pool, foresight, host, fingerprint)
+        self._compute = Compute(limits, self._holds, options, foresight)
         self._intake = Intake(
             self._compute, self._outgoing, self._peers, page_tokens=limits.page_tokens
         )
@@ -81,10 +88,12 @@ class DecodeCore:
     @property
     def idle(self) -> bool:
         """Nothing is owed to anybody: a draining process may exit."""
-        return not self._transfers and self._steps.idle and self._intake.idle
+        moving = not (self._intake.idle and self._holds.spills.idle)
+        return not self._transfers and self._steps.idle and not moving
 
     def step(self, now: float, events: Sequence[Event]) -> Decision:
         """Take the events in; decide. Never raises for what a peer sent."""
+        self._holds.spills.now = now
         for event in events:
             self._take(event, now)
         self._intake.admit(now)
@@ -95,6 +104,8 @@ class DecodeCore:
         if events:
             self._snapshots.touch(now)
         self._report(now)
+        for action in self._holds.spills.drain():
+            self._outgoing.act(action)
         return Decision(self._outgoing.drain(), self._wake_at())
 
     # --- events ------------------------------------------------------------------------------
@@ -106,9 +117,7 @@ class DecodeCore:
             case StepDone() | StepFailed():
                 self._step_final(event, now)
             case TicketFinal(ticket, ok, detail):
-                broken = self._intake.ticket_final(ticket, ok=ok)
-                if broken is not None:
-                    self._transfers.fail(broken, FailureKind.TRANSFER, detail)
+                self._ticket_final(ticket, detail, ok=ok)
             case PeerUp():
                 self._peer_up(event, now)
             case PeerDown(instance):
@@ -136,6 +145,16 @@ class DecodeCore:
                 self._snapshots.add(sender, now)
             case _:  # who lives is the shell's to know; the rest is not said to decode
                 pass
+
+    def _ticket_final(self, ticket: TicketId, detail: str, *, ok: bool) -> None:
+        if self._holds.spills.knows(ticket):
+            resumed = self._holds.copied(ticket, ok=ok)
+            if resumed is not None:
+                self._outgoing.note(resumed.transfer, "resumed", sample=resumed.number)
+            return
+        broken = self._intake.ticket_final(ticket, ok=ok)
+        if broken is not None:
+            self._transfers.fail(broken, FailureKind.TRANSFER, detail)
 
     def _expect(self, gateway: InstanceId, request: Expect) -> None:
         known = self._transfers.get(request.transfer)
@@ -279,8 +298,9 @@ class DecodeCore:
         """Plan the next pass. False: nothing can run, not yet at least."""
         credit = self._outgoing.credit_left(self._steps.unread())
         work = self._compute.compose(credit, self._steps.next, ahead=not self._steps.idle)
-        for sample in self._compute.take_preempted():
-            self._outgoing.note(sample.transfer, "preempted", sample=sample.number)
+        for gave in self._holds.take_preempted():
+            fields = {"sample": gave.sample.number, "how": gave.how, "pages": gave.n_pages}
+            self._outgoing.note(gave.sample.transfer, "preempted", **fields)
         self._steps.launched(work, now)
         if work is not None:
             self._outgoing.act(Launch(work.step, work.plan))
@@ -289,6 +309,7 @@ class DecodeCore:
     def _step_final(self, event: StepDone | StepFailed, now: float) -> None:
         work = self._steps.final(event, now)
         if isinstance(event, StepDone):
+            self._holds.spills.computed(work.plan.n_rows, event.result.seconds)
             for sample in self._compute.commit(work, event.result):
                 self._say(sample)
         else:  # what it wrote was not published, and is not going to be
@@ -332,15 +353,17 @@ class DecodeCore:
         )
 
     def _load(self) -> Load:
-        compute = self._compute
+        holds = self._holds
         local = [t for t in self._intake.queued.values() if t.request.prefill is None]
         to_compute = sum(t.n_tokens for t in local)
         to_compute += sum(
-            s.n_tokens - s.table.n_kv - 1 for s in (*compute.active, *compute.waiting)
+            s.n_tokens - s.table.n_kv - 1
+            for s in (*holds.active, *holds.waiting)
+            if s.spilled is None
         )
         return Load(
-            running=compute.claims.room().n_seqs,
-            waiting=len(self._intake.queued) + len(compute.waiting),
+            running=holds.claims.room().n_seqs,
+            waiting=len(self._intake.queued) + len(holds.waiting),
             queued_tokens=to_compute,
         )
 
@@ -360,6 +383,7 @@ class DecodeCore:
         held = [self._pool.refcount(PageId(page)) for page in range(self._pool.n_pages)]
         if held != known:
             raise InvariantBroken(f"pages are held {held} times, {known} times are known")
-        self._compute.check()
+        self._holds.check()
+        self._holds.spills.check(s for t in self._transfers.all for s in t.samples)
         self._steps.check(s for t in self._transfers.all for s in t.samples)
         self._outgoing.check(self._transfers.all)

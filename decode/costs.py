@@ -16,6 +16,7 @@ class Costs:
         self._copy_s = page_bytes / COPY_BYTES_PER_S
         self._copied_pages = 1.0
         self._tokens_per_s = 0.0
+        self._pass_s = 0.0  # the last one
 
     def copied(self, n_pages: int, seconds: float) -> None:
         """A spill, or its way back, took so long."""
@@ -25,6 +26,7 @@ class Costs:
     def computed(self, n_rows: int, seconds: float) -> None:
         """A pass of so many rows took so long. Small ones do not show what the device can."""
         rate = n_rows / seconds if seconds > 0 else 0.0
+        self._pass_s = seconds
         self._tokens_per_s = max(rate, _FADES * self._tokens_per_s)
 
     def copy_s(self, n_pages: int) -> float:
@@ -33,6 +35,10 @@ class Costs:
 
     def compute_s(self, n_tokens: int) -> float:
         return n_tokens / (self._tokens_per_s or TOKENS_PER_S)
+
+    def copies_a_pass(self, n_pages: int) -> float:
+        """One way, in passes such as the last one."""
+        return self.copy_s(n_pages) / self._pass_s if self._pass_s > 0 else 1.0
 
     def spill_pays(self, n_pages: int, n_tokens: int) -> bool:
         """Whether copying the pages there and back takes less than computing the tokens again."""

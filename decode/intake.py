@@ -28,13 +28,13 @@ class Intake:
     ) -> None:
         self.queued: dict[TransferId, Transfer] = {}
         self._compute = compute
-        self._pool = compute.pool
-        self._pending = compute.pending
+        self._holds = compute.holds
+        self._pool = compute.holds.pool
+        self._pending = compute.holds.pending
         self._outgoing = outgoing
         self._peers = peers
         self._page_tokens = page_tokens
         self._tickets: dict[TicketId, tuple[Transfer, tuple[int, ...]]] = {}
-        self._next_ticket = 0
         self._n_arrived = 0
         self._n_ended = 0
 
@@ -58,7 +58,7 @@ class Intake:
         self._take_number(transfer)
         if request.prefill is not None:
             tokens = transfer.samples[0].tokens(0, transfer.n_tokens)
-            transfer.hashes = self._compute.names(tokens, request.salt)
+            transfer.hashes = self._holds.names(tokens, request.salt)
         self.queued[request.transfer] = transfer
         return transfer
 
@@ -68,11 +68,11 @@ class Intake:
         The first of them that does not fit holds up those behind it, so that it cannot starve;
         smaller ones may still come before it, until it is its turn.
         """
-        for sample in list(self._compute.waiting):
+        for sample in list(self._holds.waiting):
             if self._outgoing.may_talk_to(sample.transfer.gateway):
-                if not self._compute.start(sample):
+                if not self._holds.start(sample):
                     return
-                if sample.preempted:
+                if sample.preempted and not sample.restoring:
                     self._outgoing.note(sample.transfer, "resumed", sample=sample.number)
         if self._n_ended != self._compute.n_ended:  # more is known of lengths
             self._n_ended = self._compute.n_ended
@@ -84,19 +84,19 @@ class Intake:
                 return
 
     def _take_number(self, transfer: Transfer) -> None:
-        volume = self._compute.claims.volume(transfer)
+        volume = self._holds.claims.volume(transfer)
         transfer.turn = turn(transfer.queued_after, volume, self._pool.n_pages)
 
     def _enter(self, transfer: Transfer, now: float) -> bool:
         if transfer.request.prefill is None:
             return self._enter_local(transfer)
-        trunk = self._compute.claims.claim(transfer, transfer.hashes, transfer.samples)
+        trunk = self._holds.claims.claim(transfer, transfer.hashes, transfer.samples)
         if trunk is None:
             return False
         transfer.trunk = trunk
         transfer.on(Event.ADMITTED)
         del self.queued[transfer.request.transfer]
-        self._compute.claims.arriving[transfer.request.transfer] = transfer
+        self._holds.claims.arriving[transfer.request.transfer] = transfer
         transfer.knock_s = ACCEPT_FIRST_S
         if transfer.request.prefill.instance in self._peers:
             self._knock(transfer, now)
@@ -112,15 +112,15 @@ class Intake:
         first, *others = transfer.samples
         together = all(not sample.outputs for sample in transfer.samples)
         first.followers = others if together else []
-        self._compute.wait(first)
-        if not self._compute.start(first):
-            self._compute.leave(first)
+        self._holds.wait(first)
+        if not self._holds.start(first):
+            self._holds.leave(first)
             return False
         transfer.on(Event.STARTED)
         self._outgoing.note(transfer, "context_begin")
         del self.queued[transfer.request.transfer]
         for sample in () if together else others:
-            self._compute.wait(sample)
+            self._holds.wait(sample)
         return True
 
     # --- the Accept --------------------------------------------------------------------------
@@ -136,17 +136,17 @@ class Intake:
         return [t for t in self._expected_from(instance) if t.phase is not Phase.HANDED]
 
     def _expected_from(self, instance: InstanceId) -> list[Transfer]:
-        return [t for t in self._compute.claims.arriving.values() if _prefill_of(t) == instance]
+        return [t for t in self._holds.claims.arriving.values() if _prefill_of(t) == instance]
 
     def knock(self, now: float) -> None:
         """Repeat each Accept that is not answered."""
-        for transfer in self._compute.claims.arriving.values():
+        for transfer in self._holds.claims.arriving.values():
             if transfer.knock_at is not None and transfer.knock_at <= now:
                 self._knock(transfer, now)
 
     @property
     def wake_at(self) -> float | None:
-        times = (t.knock_at for t in self._compute.claims.arriving.values())
+        times = (t.knock_at for t in self._holds.claims.arriving.values())
         return min((at for at in times if at is not None), default=None)
 
     def _knock(self, transfer: Transfer, now: float) -> None:
@@ -208,7 +208,7 @@ class Intake:
 
     def fetch_waiting(self) -> None:
         """Whatever somebody else was bringing may be here by now, or may never come."""
-        for transfer in list(self._compute.claims.arriving.values()):
+        for transfer in list(self._holds.claims.arriving.values()):
             if transfer.n_arrivals_held < len(transfer.arrivals):
                 self._fetch(transfer)
 
@@ -245,8 +245,7 @@ class Intake:
         if not transfer.n_pulled:
             self._outgoing.note(transfer, "migration_begin", pages=len(pulls))
         transfer.n_pulled += len(pulls)
-        ticket = TicketId(self._next_ticket)
-        self._next_ticket += 1
+        ticket = next(self._holds.tickets)
         transfer.n_arrivals_held += len(pulls)
         transfer.trunk.claim -= len(pulls)
         pages = self._pool.take(len(pulls))
@@ -298,17 +297,17 @@ class Intake:
         trunk.n_kv = transfer.n_tokens
         trunk.n_published = len(transfer.hashes)
         transfer.arrivals, transfer.n_arrivals_held = [], 0
-        del self._compute.claims.arriving[transfer.request.transfer]
+        del self._holds.claims.arriving[transfer.request.transfer]
         transfer.on(Event.JOINED)
         self._outgoing.release(transfer)
         self._outgoing.note(transfer, "migration_end", pages=transfer.n_pulled)
         self._outgoing.note(transfer, "decoding_begin")
-        self._compute.join(transfer)
+        self._holds.join(transfer)
 
     def let_go(self, transfer: Transfer) -> None:
         """Whatever ended it: its pages come back here, those being written behind their ticket."""
         self.queued.pop(transfer.request.transfer, None)
-        self._compute.claims.arriving.pop(transfer.request.transfer, None)
+        self._holds.claims.arriving.pop(transfer.request.transfer, None)
         transfer.knock_at = None
         self._pending.failed(_puller(transfer))
         kept = [a.page for a in transfer.arrivals if a.page is not None and a.ticket is None]

@@ -171,27 +171,44 @@ class Loss:
 
     sample: Sample
     recompute_tokens: int  # if nobody else keeps its pages
+    cost_s: float  # of computing them again, or of copying its pages to the host and back
     free_pages: int  # that come back, its claim included
     n_left: int  # passes until it is expected to give them back by itself
 
     @property
-    def price(self) -> float:
-        """Tokens to compute again for a page and pass."""
+    def price_s(self) -> float:
+        """Of a page and pass."""
         gain = self.free_pages * self.n_left
-        return self.recompute_tokens / gain if gain else math.inf
+        return self.cost_s / gain if gain else math.inf
 
 
-def victim(younger: Sequence[Loss], parked: Sequence[Sample]) -> Sample | None:
+def victim(younger: Sequence[Loss], parked: Sequence[Loss]) -> Loss | None:
     """Who gives way: the youngest parked one, else the cheapest of the younger, given oldest first.
 
     None: whoever asks must wait, for older ones to finish or for pages on their way out. So the
     oldest that can run is never held up by another sequence.
     """
-    for sample in reversed(parked):
-        if not sample.waiting:
+    if parked:
+        return parked[-1]
+    return min(reversed(younger), key=lambda loss: loss.price_s, default=None)
+
+
+def pages_ahead(sample: Sample, n_passes: int, page_tokens: int) -> int:
+    """Pages beyond its claim that a sequence takes within so many passes, if it goes on."""
+    n_left = min(n_passes, most_outputs(sample) - len(sample.outputs))
+    table = sample.table
+    n_pages = pages_for(sample.n_tokens + table.n_unread - 1 + n_left, page_tokens)
+    return max(0, n_pages - len(table.pages) - table.claim)
+
+
+def first_short(needs: Sequence[tuple[Sample, int]], spare: int) -> Sample | None:
+    """Of (sequence, pages that it will take), oldest first: the first for which there are too
+    few. None: there are enough for all."""
+    for sample, n_pages in needs:
+        spare -= n_pages
+        if n_pages and spare < 0:
             return sample
-    cheapest = min(reversed(younger), key=lambda loss: loss.price, default=None)
-    return None if cheapest is None else cheapest.sample
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,15 @@ from common.params import FinishReason, SamplingParams, TokenLogprob
 Key = tuple[TransferId, int]
 """(transfer, attempt)."""
 
+
+class SpillPhase(StrEnum):
+    """Where the pages of a sequence are that gave way, if not to be computed again."""
+
+    SPILLING = auto()  # on their way to host memory
+    SPILLED = auto()  # there
+    RESTORING = auto()  # on their way back, into pages that it has been given
+
+
 Who = tuple[TransferId, int, int]
 """Who brings a page: (transfer, attempt, sample) computes it, sample -1 pulls it."""
 
@@ -103,6 +112,16 @@ class Table:
 
 
 @dataclass(slots=True, eq=False)
+class Spilled:
+    """A sequence's pages in host memory."""
+
+    phase: SpillPhase
+    pages: tuple[PageId, ...]  # of host memory, in token order from the first on
+    n_kv: int  # leading tokens whose KV is in them
+    ticket: TicketId | None  # of the copy that is not final
+
+
+@dataclass(slots=True, eq=False)
 class Sample:
     """One sequence: what it said so far, and where its KV is."""
 
@@ -116,6 +135,7 @@ class Sample:
     followers: "list[Sample]" = field(default_factory=list["Sample"])  # drawn from its first row
     waiting: bool = False  # has no pages, and wants to be computed
     preempted: bool = False  # has lost its pages at least once
+    spilled: Spilled | None = None
     cached: int = 0  # prompt tokens found, not computed, before anything was lost
     # What the gateway has had. Outputs below `sent` were sent; below `acked` they arrived.
     sent: int = 0
@@ -155,6 +175,11 @@ class Sample:
         table = self.table
         n_tokens = len(self.transfer.request.prompt) + len(self.outputs)
         return n_tokens + table.n_unread - table.n_kv - table.n_ahead
+
+    @property
+    def restoring(self) -> bool:
+        """Its pages are being written: nobody may read them or take them away."""
+        return self.spilled is not None and self.spilled.phase is SpillPhase.RESTORING
 
     @property
     def scores(self) -> bool:

@@ -93,7 +93,7 @@ class Transfers:
 
     def _free(self, transfer: Transfer) -> None:
         for sample in transfer.samples:
-            self._compute.leave(sample)
+            self._compute.holds.leave(sample)
         self._intake.let_go(transfer)
         self._outgoing.release(transfer)
 

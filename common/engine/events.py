@@ -148,7 +148,7 @@ class Note:
     fields: dict[str, int | float | str] = field(default_factory=dict[str, int | float | str])
 
 
-Action = Launch | Pull | Cancel | Connect | Send | Note
+Action = Launch | Pull | Spill | Cancel | Connect | Send | Note
 
 NOTES = (
     "received",  # gateway: the request is validated and tokenised

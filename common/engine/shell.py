@@ -23,6 +23,7 @@ from common.engine.events import (
     Note,
     Pull,
     Send,
+    Spill,
     TicketFinal,
 )
 from common.engine.journal import Journal
@@ -53,7 +54,7 @@ class Core(Protocol):
 class Puller(Protocol):
     """What moves pages for a core, by its own ticket numbers."""
 
-    def start(self, pull: Pull) -> None: ...
+    def start(self, action: Pull | Spill) -> None: ...
 
     def cancel(self, ticket: TicketId) -> None:
         """Idempotent; of a ticket that is final, nothing."""
@@ -138,7 +139,7 @@ class Shell:
             case Launch(step, plan):
                 self._rows[step] = plan.n_rows
                 self.device.launch(step, plan)
-            case Pull():
+            case Pull() | Spill():
                 self.pulls.start(action)
             case Cancel(ticket):
                 self.pulls.cancel(ticket)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.engine.events import Launch, Note, Pull, TicketFinal
+from common.engine.events import Launch, Note, Pull, Spill, TicketFinal
 from common.ids import InstanceId
 from common.kv.layout import pages_for
 from common.messages import Accept, Accepted, Expect, Heartbeat, Listed, Phase, Refused
 from decode.forecast import Future, page_passes
 from decode.scheduler import turn
-from tests.unit.decode.builders import Bench, Blind, G, P, ended, expect, handoff
+from tests.unit.decode.builders import Bench, Blind, G, H, P, ended, expect, handoff
 
 END = 99
 G2 = InstanceId("gateway-2")
@@ -33,6 +33,7 @@ class Scenario:
     blind: bool
     plan_ahead: bool
     n_requests: int
+    host_pages: int
 
 
 SCENARIOS = st.builds(
@@ -46,6 +47,7 @@ SCENARIOS = st.builds(
     blind=st.booleans(),
     plan_ahead=st.booleans(),
     n_requests=st.integers(1, 12),
+    host_pages=st.sampled_from((0, 3, 12, 100)),
 )
 
 
@@ -76,12 +78,13 @@ class History:
             cache=scenario.cache,
             peers=(G, G2, P),
             foresight=Blind() if scenario.blind else None,
+            host_pages=scenario.host_pages,
             plan_ahead=scenario.plan_ahead,
         )
         self.live: dict[str, Asked] = {}  # by age
         self.dry: set[InstanceId] = set()  # gateways that give no credit
         self.over: list[Asked] = []
-        self.pulls: list[Pull] = []
+        self.pulls: list[Pull | Spill] = []
         self.n_asked = self.n_passes = 0
 
     # --- what happens ------------------------------------------------------------------------
@@ -146,10 +149,17 @@ class History:
                 return
 
     def finish_pull(self) -> None:
+        """Of those to the host and back, a few fail."""
         if self.pulls:
-            pull = self.pulls.pop(0)
-            self.bench.take(TicketFinal(pull.ticket, ok=True, detail=""))
+            pull = self.pulls.pop(self.random.randrange(len(self.pulls)))
+            of_host = isinstance(pull, Spill) or pull.peer == H
+            ok = not of_host or self.random.random() < 0.9
+            self.bench.take(TicketFinal(pull.ticket, ok, "" if ok else "torn"))
             self.look()
+
+    def finish_pulls(self) -> None:
+        while self.pulls:
+            self.finish_pull()
 
     def abort(self) -> None:
         if self.live:
@@ -179,7 +189,7 @@ class History:
     def look(self) -> None:
         """At the last step's actions, in order; then at what is left undone."""
         self.n_passes += len(self.bench.did(Launch))
-        self.pulls += self.bench.did(Pull)
+        self.pulls += [*self.bench.did(Spill), *self.bench.did(Pull)]
         begun: list[Asked] = []
         for accept in self.bench.said(Accept, P):
             self.live[accept.transfer].calls = accept
@@ -250,7 +260,10 @@ def live_through(scenario: Scenario) -> None:
         h.finish_pull()
     assert not h.live
     h.finish_passes()
+    h.finish_pulls()
+    assert h.bench.core.idle
     assert h.bench.pool.n_held == 0
+    assert h.bench.host is None or h.bench.host.pool.n_held == 0
 
 
 @settings(max_examples=150, deadline=None)

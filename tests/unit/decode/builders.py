@@ -20,6 +20,7 @@ from common.engine.events import (
 )
 from common.engine.plan import Drawn, PassPlan, PassResult
 from common.ids import HostId, InstanceId, PageHash, PageId, Role, StepId, TransferId
+from common.kv.host import HostMemory
 from common.kv.pages import PagePool
 from common.kv.prefix import page_hashes
 from common.messages import (
@@ -46,6 +47,7 @@ from decode.forecast import Foresight
 
 G = InstanceId("gateway")
 P = InstanceId("prefill")
+H = InstanceId("host")
 T, U = TransferId("t"), TransferId("u")
 FINGERPRINT = "model"
 ROLES = {"g": Role.GATEWAY, "p": Role.PREFILL, "c": Role.DECODE}
@@ -57,9 +59,9 @@ def peer(instance: InstanceId = P) -> Peer:
     return Peer(instance=instance, role=ROLES[instance[0]], host=HostId("h"), endpoints=("ipc",))
 
 
-def region(instance: InstanceId = P) -> RegionKey:
+def region(instance: InstanceId = P, n_pages: int = 99) -> RegionKey:
     return RegionKey(
-        owner=instance, host=HostId("h"), region=0, n_pages=99, page_bytes=4096, doors={}
+        owner=instance, host=HostId("h"), region=0, n_pages=n_pages, page_bytes=4096, doors={}
     )
 
 
@@ -189,6 +191,7 @@ class Bench:
         peers: tuple[InstanceId, ...] = (G, P),
         foresight: Foresight | None = None,
         plan_ahead: bool = False,
+        host_pages: int = 0,
     ) -> None:
         limits = Limits(
             n_pages=n_pages,
@@ -206,7 +209,11 @@ class Bench:
         )
         self.page_tokens = page_tokens
         self.pool = PagePool(n_pages, np.zeros(n_pages, np.uint64))
-        self.core = DecodeCore(limits, self.pool, options, foresight)
+        self.host: HostMemory | None = None
+        if host_pages:
+            host_pool = PagePool(host_pages, np.zeros(host_pages, np.uint64))
+            self.host = HostMemory(region(H, host_pages), host_pool)
+        self.core = DecodeCore(limits, self.pool, options, foresight, self.host)
         self.now = 0.0
         self.wake_at: float | None = None
         self.actions: tuple[Action, ...] = ()

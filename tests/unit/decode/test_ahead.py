@@ -183,7 +183,7 @@ def test_check_finds_a_table_that_is_not_what_passes_make_of_it() -> None:
     plan_ahead(bench)
     bench.core.check()
     compute = bench.core._compute
-    compute.active[0].table.n_ahead += 1
+    compute.holds.active[0].table.n_ahead += 1
     with pytest.raises(InvariantBroken, match="is not what steps do to it"):
         bench.core.check()
 

@@ -152,7 +152,13 @@ def test_without_credit_only_what_draws_nothing_goes_on() -> None:
 
 
 def loss(arrival: int, tokens: int, pages: int, left: int) -> Loss:
-    return Loss(sample(arrival), recompute_tokens=tokens, free_pages=pages, n_left=left)
+    return Loss(
+        sample(arrival),
+        recompute_tokens=tokens,
+        cost_s=tokens / 1000,
+        free_pages=pages,
+        n_left=left,
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +175,7 @@ def loss(arrival: int, tokens: int, pages: int, left: int) -> Loss:
 def test_the_cheapest_to_lose_gives_way(younger: list[Loss], expected: int) -> None:
     loser = victim(younger, [])
     assert loser is not None
-    assert loser.transfer.arrival == expected
+    assert loser.sample.transfer.arrival == expected
 
 
 def test_the_oldest_gives_way_to_nobody() -> None:
@@ -177,10 +183,8 @@ def test_the_oldest_gives_way_to_nobody() -> None:
 
 
 def test_a_parked_one_gives_way_first_whatever_its_age() -> None:
-    parked = [sample(0), sample(1)]
+    parked = [loss(0, 9, 9, 9), loss(1, 9, 9, 9)]
     assert victim([loss(3, 0, 9, 9)], parked) is parked[1]
-    parked[1].waiting = True  # it has given way already
-    assert victim([loss(3, 0, 9, 9)], parked) is parked[0]
 
 
 # --- refusals --------------------------------------------------------------------------------
