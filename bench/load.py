@@ -13,8 +13,8 @@ from bench.client import Outcome, Request, Target
 from bench.processes import Job, run_processes
 from bench.sender import Sender, open_session
 
-# What one process takes in with under 1 ms added at p99; `python -m bench.client_limit` measures.
-EVENTS_PER_PROCESS_S = 5_000
+# Half of what one process takes in with under 1 ms added at p99 (`python -m bench.client_limit`).
+EVENTS_PER_PROCESS_S = 16_000
 
 
 async def run(
