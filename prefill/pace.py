@@ -20,7 +20,7 @@ class Pace:
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=RECENT_PASSES)
         self._running: tuple[int, float] | None = None  # rows, and since when
-        self._stated: deque[tuple[float, float]] = deque()  # (when, TTFT), both ascending
+        self._tightest: tuple[float, float] | None = None  # TTFT, and until when it is heeded
 
     def begin(self, rows: int, now: float) -> None:
         self._running = (rows, now)
@@ -33,10 +33,13 @@ class Pace:
         self._running = None
 
     def heed(self, ttft_s: float, now: float) -> None:
-        """A request that was taken in states it. Of no effect once a later one is tighter."""
-        while self._stated and self._stated[-1][1] >= ttft_s:
-            self._stated.pop()
-        self._stated.append((now, ttft_s))
+        """A request that was taken in states it. Of no effect while a tighter one is heeded."""
+        heeded_s = self._heeded_s(now)
+        if heeded_s is None or ttft_s <= heeded_s:
+            self._tightest = (ttft_s, now + HEED_S)
+
+    def _heeded_s(self, now: float) -> float | None:
+        return self._tightest[0] if self._tightest is not None and now < self._tightest[1] else None
 
     @property
     def tokens_per_s(self) -> float:
@@ -55,9 +58,8 @@ class Pace:
 
         None: no bound is known, since nobody has stated a TTFT lately or nothing was measured.
         """
-        while self._stated and self._stated[0][0] < now - HEED_S:
-            self._stated.popleft()
-        if not (self._stated and self._recent):
+        ttft_s = self._heeded_s(now)
+        if ttft_s is None or not self._recent:
             return None
-        pass_s = max(SHORTEST_PASS_S, self._stated[0][1] / PASS_SHARE)
+        pass_s = max(SHORTEST_PASS_S, ttft_s / PASS_SHARE)
         return max(1, int(self.tokens_per_s * pass_s) // page_tokens) * page_tokens

@@ -6,25 +6,21 @@ Wires the prefill core to the loop, the model and the memory that all workers sh
 import sys
 
 from common.config import WorkerConfig
-from common.engine.worker import Kind, entry, run_worker
+from common.engine.worker import Kind, Parts, entry, run_worker
 from common.ids import InstanceId
-from common.kv.pages import PagePool
-from common.messages import Limits
 from prefill.core import PrefillCore, PrefillOptions
 from transfer.memory import SharedPages
 from transfer.pulls import open_pulls
 
 
-def make_core(
-    config: WorkerConfig, limits: Limits, pool: PagePool, fingerprint: str
-) -> PrefillCore:
+def make_core(config: WorkerConfig, parts: Parts) -> PrefillCore:
     """The part that decides."""
     options = PrefillOptions(
-        fingerprint=fingerprint,
+        fingerprint=parts.fingerprint,
         chunk_tokens=config.chunk_tokens,
         enable_prefix_caching=config.enable_prefix_caching,
     )
-    return PrefillCore(limits, pool, options)
+    return PrefillCore(parts.limits, parts.pool, options)
 
 
 KIND = Kind(make_core=make_core, make_pages=SharedPages, open_mover=open_pulls)

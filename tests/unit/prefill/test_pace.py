@@ -42,23 +42,21 @@ def test_no_pass_is_shorter_than_anybody_feels() -> None:
     assert pace.pass_tokens(0.0, 1) == 100  # 10 ms
 
 
-def test_the_tightest_of_late_counts() -> None:
+def test_the_tightest_counts_until_it_was_long_ago() -> None:
     pace = paced((1000, 1.0))
-    pace.heed(0.4, now=0.0)
-    pace.heed(0.2, now=1.0)
-    pace.heed(0.8, now=2.0)
-    assert pace.pass_tokens(2.0, 1) == 50
-    assert pace.pass_tokens(HEED_S + 1.0, 1) == 50
-    assert pace.pass_tokens(HEED_S + 1.5, 1) == 200
-    assert pace.pass_tokens(HEED_S + 2.5, 1) is None
-
-
-def test_a_tighter_one_outlives_what_came_before_it() -> None:
-    pace = paced((1000, 1.0))
-    for now, ttft_s in ((0.0, 0.4), (1.0, 0.4), (2.0, 0.2)):
+    for now, ttft_s in ((0.0, 0.4), (1.0, 0.2), (2.0, 0.8)):
         pace.heed(ttft_s, now)
-    assert pace.pass_tokens(HEED_S + 2.0, 1) == 50
-    assert pace.pass_tokens(HEED_S + 2.1, 1) is None
+    assert pace.pass_tokens(HEED_S + 0.9, 1) == 50
+    assert pace.pass_tokens(HEED_S + 1.0, 1) is None
+    pace.heed(0.8, HEED_S + 1.0)
+    assert pace.pass_tokens(HEED_S + 1.0, 1) == 200
+
+
+def test_as_tight_a_one_keeps_it_up() -> None:
+    pace = paced((1000, 1.0))
+    pace.heed(0.2, now=0.0)
+    pace.heed(0.2, now=5.0)
+    assert pace.pass_tokens(HEED_S + 4.0, 1) == 50
 
 
 def test_the_fastest_of_the_last_passes_tells_the_rate() -> None:
