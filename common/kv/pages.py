@@ -29,7 +29,8 @@ class PagePool:
     fences that will become final later: one that already was would hold its pages for ever.
 
     Eviction is LRU by leaf. `give_back` takes pages in token order and files them tail first, so
-    the oldest end of the one queue is always a tail: whoever holds a page holds what precedes it.
+    the oldest end of a queue is always a tail: whoever holds a page holds what precedes it. Cached
+    pages that somebody who waits will need (`want`) are in a queue of their own, and go last.
     """
 
     def __init__(self, n_pages: int, generations: NDArray[np.uint64]) -> None:
@@ -43,6 +44,8 @@ class PagePool:
         self._index: dict[PageHash, PageId] = {}
         self._free = [PageId(page) for page in reversed(range(n_pages))]  # a stack: 0 first
         self._cached: OrderedDict[PageId, None] = OrderedDict()  # next to be evicted first
+        self._wanted: OrderedDict[PageId, None] = OrderedDict()  # cached, too
+        self._wants: dict[PageHash, int] = {}
         self._fences: dict[PageId, set[Fence]] = {}
         self._fenced: dict[Fence, dict[PageId, None]] = {}  # pages tail first
         self._stored: dict[PageHash, None] = {}
@@ -54,7 +57,7 @@ class PagePool:
 
     @property
     def n_cached(self) -> int:
-        return len(self._cached)
+        return len(self._cached) + len(self._wanted)
 
     @property
     def n_held(self) -> int:
@@ -63,7 +66,7 @@ class PagePool:
     @property
     def n_available(self) -> int:
         """Pages that `take` can give now: free ones and cached ones."""
-        return len(self._free) + len(self._cached)
+        return len(self._free) + self.n_cached
 
     def generation(self, page: PageId) -> int:
         """What to announce with the page, so that its reader can tell this life from the next."""
@@ -97,7 +100,7 @@ class PagePool:
         if self._refcounts[page] == 0:
             if self._hashes[page] is None:
                 raise InvariantBroken(f"page {page} is shared, and its content means nothing")
-            self._cached.pop(page, None)  # a published page that is fenced is not in the queue
+            self._unfile(page)  # a published page that is fenced is in no queue
         self._refcounts[page] += 1
 
     def give_back(self, pages: Sequence[PageId], *, fence: Fence | None = None) -> None:
@@ -130,16 +133,54 @@ class PagePool:
         """File the page where it belongs, if nothing holds it any more."""
         if self._refcounts[page] or page in self._fences:
             return
-        if self._hashes[page] is None:
+        page_hash = self._hashes[page]
+        if page_hash is None:
             self._free.append(page)
         else:
-            self._cached[page] = None
+            self._queue(page_hash)[page] = None
+
+    def _queue(self, page_hash: PageHash) -> OrderedDict[PageId, None]:
+        return self._wanted if page_hash in self._wants else self._cached
+
+    def _unfile(self, page: PageId) -> bool:
+        """Out of whatever queue it is in. False: it was in none."""
+        for queue in (self._cached, self._wanted):
+            if page in queue:
+                del queue[page]
+                return True
+        return False
 
     def _evict_one(self) -> None:
-        """The policy of eviction, all of it: the page that was filed first."""
-        page, _ = self._cached.popitem(last=False)
+        """The policy of eviction, all of it: the page that was filed first, and of those that
+        somebody waits for, none while there are others."""
+        page, _ = (self._cached or self._wanted).popitem(last=False)
         self._forget_hash(page)
         self._free.append(page)
+
+    # --- who waits ---------------------------------------------------------------------------
+
+    def want(self, hashes: Iterable[PageHash]) -> None:
+        """Somebody who waits will need these, here or not yet. `unwant` the same ones once."""
+        for page_hash in hashes:
+            n_wants = self._wants.get(page_hash, 0)
+            self._wants[page_hash] = n_wants + 1
+            page = self._index.get(page_hash)
+            if n_wants == 0 and page is not None and page in self._cached:
+                del self._cached[page]
+                self._wanted[page] = None
+                self._wanted.move_to_end(page, last=False)  # in token order: the tail ends first
+
+    def unwant(self, hashes: Sequence[PageHash]) -> None:
+        """As recently used as what is given back now. `hashes` are in token order."""
+        for page_hash in reversed(hashes):
+            n_wants = self._wants.pop(page_hash) - 1
+            if n_wants:
+                self._wants[page_hash] = n_wants
+                continue
+            page = self._index.get(page_hash)
+            if page is not None and page in self._wanted:
+                del self._wanted[page]
+                self._cached[page] = None
 
     # --- the prefix cache --------------------------------------------------------------------
 
@@ -168,8 +209,7 @@ class PagePool:
         if self._hashes[page] is None:
             return
         self._forget_hash(page)
-        if page in self._cached:
-            del self._cached[page]
+        if self._unfile(page):
             self._free.append(page)
 
     def drop_cache(self) -> None:
@@ -221,11 +261,14 @@ class PagePool:
         """Raise InvariantBroken unless the laws hold. O(n_pages): for tests and idle moments."""
         free = set(self._free)
         held = {p for p in range(self.n_pages) if self._refcounts[p] or p in self._fences}
-        places = len(self._free) + len(held) + len(self._cached)
+        cached = {*self._cached, *self._wanted}
+        places = len(self._free) + len(held) + self.n_cached
         _require(places == self.n_pages, f"{self.n_pages} pages are in {places} places")
-        _require(free | held | set(self._cached) == set(range(self.n_pages)), "a page is lost")
+        _require(free | held | cached == set(range(self.n_pages)), "a page is lost")
         _require(min(self._refcounts, default=0) >= 0, "a refcount is negative")
-        _require(all(self._hashes[p] for p in self._cached), "a cached page is not published")
+        _require(all(self._hashes[p] for p in cached), "a cached page is not published")
+        _require(self._wants.keys().isdisjoint(self._hashes[p] for p in self._cached), "wanted")
+        _require({self._hashes[p] for p in self._wanted} <= self._wants.keys(), "not wanted")
         _require(not any(self._hashes[p] for p in free), "a free page is published")
         by_page = {p: h for p, h in enumerate(self._hashes) if h is not None}
         by_hash = {page_hash: page for page, page_hash in by_page.items()}

@@ -43,12 +43,20 @@ class Histories(RuleBasedStateMachine):
         self.fenced: dict[Fence, list[PageId]] = {}
         self.n_fences = 0
         self.known: set[PageHash] = set()  # what a router believes is here
+        self.waiting: list[tuple[PageHash, ...]] = []
 
     # --- what sequences do
 
     def take(self, n: int) -> list[PageId]:
         before = self.generations.copy()
+        wanted = {page_hash for hashes in self.waiting for page_hash in hashes}
+        found = set(self.pool.published())
         taken = list(self.pool.take(n))
+        evicted = found - set(self.pool.published())
+        if evicted & wanted:  # then there was nothing else
+            held = {page for page, n_left in enumerate(self.refcounts()) if n_left}
+            left = {h for h in self.pool.published() if self.pool.lookup(h) not in held}
+            assert left <= wanted | self.fenced_hashes()
         assert len(set(taken)) == n
         raised = np.flatnonzero(self.generations > before).tolist()
         assert sorted(raised) == sorted(taken)
@@ -122,6 +130,25 @@ class Histories(RuleBasedStateMachine):
         del self.fenced[fence]
         self.n_fences += 2 - self.n_fences % 2  # a final step is never named again
         self.pool.fence_final(fence)
+
+    # --- who waits
+
+    @rule(tokens=texts)
+    def wait(self, tokens: list[int]) -> None:
+        self.waiting.append(named(tokens))
+        self.pool.want(self.waiting[-1])
+
+    @precondition(lambda self: self.waiting)
+    @rule(pick=picks)
+    def wait_no_more(self, pick: int) -> None:
+        self.pool.unwant(self.waiting.pop(pick % len(self.waiting)))
+
+    def refcounts(self) -> list[int]:
+        return [self.pool.refcount(PageId(page)) for page in range(N_PAGES)]
+
+    def fenced_hashes(self) -> set[PageHash]:
+        pages = {page for pages in self.fenced.values() for page in pages}
+        return {self.content[page] for page in pages if page in self.content}
 
     # --- what happens to the cache
 

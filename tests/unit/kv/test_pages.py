@@ -229,6 +229,53 @@ def test_tails_go_first_though_two_sequences_left_their_prefix_to_one_fence() ->
     assert list(p.published()) == [named(1)]
 
 
+def evicted(p: PagePool, n: int) -> list[int]:
+    """The hashes that are lost, one page taken after the other."""
+    order: list[int] = []
+    for _ in range(n):
+        before = set(p.published())
+        p.take(1)
+        order += [int.from_bytes(h, "little") for h in before - set(p.published())]
+    return order
+
+
+def test_what_somebody_waits_for_is_evicted_after_all_else_and_tail_first() -> None:
+    p = pool(6)
+    cached(p, 1, 2, 3)
+    cached(p, 11, 12, 13)
+    p.want([named(1), named(2), named(99)])
+    assert evicted(p, 6) == [3, 13, 12, 11, 2, 1]
+    p.check()
+
+
+def test_a_wanted_page_that_comes_later_is_kept_too_and_waits_are_counted() -> None:
+    p = pool(4)
+    p.want([named(1), named(2)])
+    p.want([named(1)])
+    cached(p, 1, 2)
+    cached(p, 11, 12)
+    p.unwant([named(1)])
+    p.check()
+    assert evicted(p, 1) == [12]
+    p.unwant([named(1), named(2)])
+    p.check()
+    assert evicted(p, 3) == [11, 2, 1]
+
+
+def test_a_wanted_page_can_be_shared_and_unpublished() -> None:
+    p = pool(3)
+    first, second = cached(p, 1, 2)
+    p.want([named(1), named(2)])
+    p.share(first)
+    assert counts(p) == (1, 1, 1)
+    p.unpublish(second)
+    assert counts(p) == (2, 1, 0)
+    p.give_back([first])
+    assert counts(p) == (2, 0, 1)
+    p.unwant([named(1), named(2)])
+    assert counts(p) == (2, 0, 1)
+
+
 def test_free_pages_are_taken_before_cached_ones() -> None:
     p = pool(4)
     cached(p, 1, 2)
