@@ -13,11 +13,9 @@ import asyncio
 import json
 import math
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,24 +24,13 @@ import uvloop
 from bench.arrivals import Arrivals
 from bench.client import Outcome, Request, Target
 from bench.sender import Sender, open_session
+from bench.stub import started
 
 LIMIT_MS = 1.0
 GAP_S = 0.02
 SECONDS = 2.0  # of a round
 START_S = 0.4  # in which its streams begin
 STEADY_S = 0.6  # when they run
-
-
-@contextmanager
-def stub() -> Iterator[str]:
-    """A stub server's URL."""
-    command = [sys.executable, "-P", "-m", "bench.stub"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
 
 
 class Round(NamedTuple):
@@ -90,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     rates = [float(rate) for rate in options.rates.split(",")]
     p99s: dict[float, list[float]] = {rate: [] for rate in rates}
     cpu_us: dict[float, list[float]] = {rate: [] for rate in rates}
-    with stub() as base_url:
+    with started() as base_url:
         for _ in range(options.rounds):
             for rate in rates:
                 got = uvloop.run(measure(base_url, rate))

@@ -11,10 +11,11 @@ hangs up, it is counted (GET /hang_ups). It prints its URL first. Imports nothin
 import argparse
 import asyncio
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import msgspec
 from aiohttp import web
@@ -156,6 +157,18 @@ class Answer:
 
     async def _event(self, event: dict[str, object]) -> None:
         await self._response.write(b"data: " + msgspec.json.encode(event) + b"\n\n")
+
+
+@contextmanager
+def started(port: int = 0) -> Iterator[str]:
+    """Its URL, in a process of its own."""
+    command = [sys.executable, "-P", "-m", "bench.stub", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
 
 
 async def serve(port: int) -> None:
