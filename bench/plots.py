@@ -40,7 +40,7 @@ def attainment_by_rate(
         dots = measured[server]
         axes.scatter([dot.rate for dot in dots], _percent(dots), color=colour, s=14, alpha=0.6)
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_major_formatter(_plain)
     _attainment(axes, targets)
     axes.set_xlabel("requests/s")
     _save(figure, path)
@@ -57,7 +57,7 @@ def attainment_by_scale(
     for (server, (scales, shares)), colour in zip(curves.items(), _cycle(curves), strict=True):
         axes.plot(scales, [100 * share for share in shares], color=colour, label=server)
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_major_formatter(_plain)
     axes.invert_xaxis()  # tighter to the right, as there
     _attainment(axes, targets)
     axes.set_xlabel("SLO scale")
@@ -156,6 +156,8 @@ def gaps_over_time(
         axes.scatter(times, gaps * 1e3, s=3, color=colour)
         axes.set_title(server, fontsize="small", loc="left")
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_plain)
+        axes.yaxis.set_minor_formatter(_plain)
         axes.set_ylabel("gap (ms)")
         axes.grid(alpha=0.3)
     if first is not None:
@@ -190,6 +192,10 @@ def _legend(axes: Axes) -> None:
 
 def _percent(samples: Sequence[Sample]) -> list[float]:
     return [100 * sample.attainment for sample in samples]
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:g}"
 
 
 def _cycle(names: Mapping[str, object]) -> list[str]:

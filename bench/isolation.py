@@ -1,0 +1,384 @@
+"""Does a burst of long prompts disturb the streams that are running, and they it?
+
+    python -m bench.isolation MODEL [--rounds 3] [--plot isolation.png]
+
+Starts servers itself, one after the other, round by round: prefill and decode apart, a core each;
+and colocated on the same two cores, with each of several chunk sizes. Four streams decode; then
+eight prompts of 2,000 tokens come at once. Told are the gaps between the streams' tokens during the
+burst against before it, and the burst's TTFT against that of a burst with no streams. Client and
+gateway live on the same cores: apart, they are put beside prefill. One JSON line last. Imports
+nothing of the engine.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+from bench.client import Outcome, Request, Target, send
+from bench.sender import open_session
+from bench.server import Server, running
+
+N_STREAMS, STREAM_PROMPT_TOKENS, STREAM_TOKENS = 4, 64, 4000
+N_BURST, BURST_PROMPT_TOKENS, BURST_TOKENS = 8, 2000, 8
+STEADY_TOKENS = 30  # of every stream, before anything counts
+VOCABULARY = range(1000, 30_000)
+MAX_ITL_RATIO, MAX_SPREAD, MAX_TTFT_RATIO = 1.2, 1.3, 1.15
+MS = 1e3
+_MODEL = "model"
+_POLL_S = 0.05
+_PROBE_S, _PROBE_STEPS = 1.0, 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One server to measure."""
+
+    name: str
+    flags: tuple[str, ...]
+    cpus: tuple[int, int]
+    client_cpus: frozenset[int]  # of client and gateway
+    control: bool  # the streams are run once more, with no burst
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one server did in one round. Seconds; gaps as (end of the gap, from the burst's sending;
+    its length)."""
+
+    alone_ttfts: tuple[float, ...]  # of a burst with no streams
+    loaded_ttfts: tuple[float, ...]  # of one beside them
+    before: tuple[tuple[float, float], ...]
+    during: tuple[tuple[float, float], ...]
+    control: tuple[tuple[float, float], ...]  # of the same tokens as `during`, with no burst
+    burst_s: float
+    cpu: dict[str, float]  # by process, the part of a core that it used during the burst
+    noise: (
+        float  # p99 / median of the same small computation, over and over, on each core: the worse
+    )
+
+
+def setups(cpus: tuple[int, int], chunks: Sequence[int]) -> list[Setup]:
+    """Apart, then colocated by chunk size, which is the budget of a pass too: stall-free batching
+    (Sarathi-Serve) bounds what a stream waits for, not what one prompt is cut to."""
+    first, second = cpus
+    apart = (
+        *("--prefill", "1", "--decode", "1"),
+        *("--prefill.cpus", str(first), "--decode.cpus", str(second)),
+    )
+    together = (
+        *("--prefill", "0", "--decode", "1"),
+        *("--decode.cpus", f"{first},{second}", "--decode.threads", "2"),
+    )
+    return [
+        Setup("apart", apart, cpus, frozenset({first}), control=True),
+        *(
+            Setup(
+                f"colocated, chunks of {chunk}",
+                (
+                    *together,
+                    *("--decode.chunk-tokens", str(chunk)),
+                    *("--decode.max-num-batched-tokens", str(chunk)),
+                    *("--decode.max-num-seqs", str(N_STREAMS + N_BURST)),
+                ),
+                cpus,
+                frozenset(cpus),
+                control=False,
+            )
+            for chunk in chunks
+        ),
+    ]
+
+
+def summarise(rounds: Sequence[Round]) -> dict[str, Any]:
+    """Medians over rounds; ratios are taken within a round, and told for each."""
+    itl = [_p99(r.during) / _p99(r.before) for r in rounds]
+    spread = [_p99(r.before) / median(gap for _, gap in r.before) for r in rounds]
+    ttft = [_mean(r.loaded_ttfts) / _mean(r.alone_ttfts) for r in rounds]
+    same = [_p99(r.during) / _p99(r.control) for r in rounds if r.control]
+    return {
+        "itl_ratio": median(itl),
+        "itl_ratio_by_round": itl,
+        "itl_ratio_of_same_tokens": median(same) if same else None,
+        "itl_spread_before": median(spread),
+        "itl_spread_before_by_round": spread,
+        "ttft_ratio": median(ttft),
+        "ttft_ratio_by_round": ttft,
+        "median_itl_before_ms": median(median(g for _, g in r.before) for r in rounds) * MS,
+        "median_itl_during_ms": median(median(g for _, g in r.during) for r in rounds) * MS,
+        "p99_itl_before_ms": median(_p99(r.before) for r in rounds) * MS,
+        "p99_itl_during_ms": median(_p99(r.during) for r in rounds) * MS,
+        "max_itl_during_ms": median(max(g for _, g in r.during) for r in rounds) * MS,
+        "mean_ttft_alone_ms": median(_mean(r.alone_ttfts) for r in rounds) * MS,
+        "mean_ttft_ms": median(_mean(r.loaded_ttfts) for r in rounds) * MS,
+        "cpu": {name: median(r.cpu.get(name, 0.0) for r in rounds) for name in rounds[0].cpu},
+        "noise": median(r.noise for r in rounds),
+        "noise_by_round": [r.noise for r in rounds],
+    }
+
+
+def verdict(apart: dict[str, Any], colocated: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The best colocated server is the one whose streams are disturbed least."""
+    best = min(colocated, key=lambda name: colocated[name]["itl_ratio"], default=None)
+    return {
+        "benchmark": "isolation",
+        "itl_ratio": apart["itl_ratio"],
+        "itl_spread_before": apart["itl_spread_before"],
+        "ttft_ratio": apart["ttft_ratio"],
+        "colocated_itl_ratio": None if best is None else colocated[best]["itl_ratio"],
+        "colocated_best": best,
+        "kept": {
+            "itl_ratio": apart["itl_ratio"] <= MAX_ITL_RATIO,
+            "itl_spread_before": apart["itl_spread_before"] <= MAX_SPREAD,
+            "ttft_ratio": apart["ttft_ratio"] <= MAX_TTFT_RATIO,
+        },
+        "apart": apart,
+        "colocated": colocated,
+    }
+
+
+def gaps(
+    streams: Sequence[Outcome], origin: float, begin: float, end: float
+) -> tuple[tuple[float, float], ...]:
+    """Of all streams, those that end within [begin, end), by time; `origin` is where it is 0."""
+    found = [
+        (after - origin, after - before)
+        for stream in streams
+        for before, after in pairwise(stream.chunk_times_s)
+        if begin <= after < end
+    ]
+    return tuple(sorted(found))
+
+
+def same_tokens(
+    streams: Sequence[Outcome], others: Sequence[Outcome], begin: float, end: float
+) -> tuple[tuple[float, float], ...]:
+    """Gaps of `others` before those tokens that `streams` had within [begin, end); times unchanged.
+
+    A stream slows down as its context grows; this tells that from what a burst does.
+    """
+    found: list[tuple[float, float]] = []
+    for stream, other in zip(streams, others, strict=True):
+        first, last = (bisect_left(stream.chunk_times_s, at) for at in (begin, end))
+        own = other.chunk_times_s[max(first - 1, 0) : last]
+        found += [(after, after - before) for before, after in pairwise(own)]
+    return tuple(sorted(found))
+
+
+def _p99(pairs: Sequence[tuple[float, float]]) -> float:
+    return float(np.percentile([gap for _, gap in pairs], 99))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+# --- measuring -----------------------------------------------------------------------------------
+
+
+class Client:
+    """What it sends to one server. Raises RuntimeError where a request fails."""
+
+    def __init__(self, session: aiohttp.ClientSession, target: Target, seed: int) -> None:
+        self._session = session
+        self._target = target
+        self._began = time.perf_counter()
+        self._rng = np.random.default_rng(seed)
+
+    def now(self) -> float:
+        return time.perf_counter() - self._began
+
+    async def burst(self, n: int = N_BURST) -> list[Outcome]:
+        """All at once, to their ends."""
+        outcomes, tasks = self._send(n, BURST_PROMPT_TOKENS, BURST_TOKENS)
+        await asyncio.gather(*tasks)
+        _must_be_well(outcomes)
+        return outcomes
+
+    @asynccontextmanager
+    async def streams(self) -> AsyncIterator[list[Outcome]]:
+        """Running from some tokens on; given up at the end."""
+        outcomes, tasks = self._send(N_STREAMS, STREAM_PROMPT_TOKENS, STREAM_TOKENS)
+        try:
+            await until_all_have(outcomes, STEADY_TOKENS)
+            yield outcomes
+            _must_be_well(outcomes)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _send(
+        self, n: int, prompt_tokens: int, max_tokens: int
+    ) -> tuple[list[Outcome], list["asyncio.Task[None]"]]:
+        outcomes: list[Outcome] = []
+        tasks: list[asyncio.Task[None]] = []
+        for index in range(n):
+            prompt = self._rng.integers(VOCABULARY.start, VOCABULARY.stop, prompt_tokens).tolist()
+            request = Request(prompt=prompt, max_tokens=max_tokens)
+            outcome = Outcome(index=index, scheduled_s=self.now(), sent_s=self.now())
+            sending = send(self._session, self._target, request, outcome, self._began)
+            outcomes.append(outcome)
+            tasks.append(asyncio.create_task(sending))
+        return outcomes, tasks
+
+
+async def measure(server: Server, setup: Setup, before_s: float, seed: int) -> Round:
+    """One round at a server that is running."""
+    noise = max(map(_noise, setup.cpus))
+    target = Target(base_url=server.url, model=_MODEL)
+    async with open_session(target) as session:
+        client = Client(session, target, seed)
+        await client.burst(1)
+        alone = await client.burst()
+        async with client.streams() as streams:
+            began = client.now()
+            await asyncio.sleep(before_s)
+            sent, cpu_before = client.now(), server.cpu_seconds()
+            loaded = await client.burst()
+            ended, cpu_after = client.now(), server.cpu_seconds()
+        control: tuple[tuple[float, float], ...] = ()
+        if setup.control:
+            async with client.streams() as others:
+                await until_all_have(others, max(len(o.chunk_times_s) for o in streams))
+            control = same_tokens(streams, others, sent, ended)
+    return Round(
+        alone_ttfts=tuple(outcome.ttft_s for outcome in alone),
+        loaded_ttfts=tuple(outcome.ttft_s for outcome in loaded),
+        before=gaps(streams, sent, began, sent),
+        during=gaps(streams, sent, sent, ended),
+        control=control,
+        burst_s=ended - sent,
+        cpu={
+            name: (seconds - cpu_before[name]) / (ended - sent)
+            for name, seconds in cpu_after.items()
+        },
+        noise=noise,
+    )
+
+
+async def until_all_have(outcomes: Sequence[Outcome], n_tokens: int) -> None:
+    """Raises RuntimeError where one ends before."""
+    while any(len(outcome.chunk_times_s) < n_tokens for outcome in outcomes):
+        if any(outcome.ended_s for outcome in outcomes):
+            _must_be_well(outcomes)
+            raise RuntimeError(f"a stream ended before its token {n_tokens}")
+        await asyncio.sleep(_POLL_S)
+
+
+def _must_be_well(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.error:
+            raise RuntimeError(f"{outcome.error}: {outcome.message}")
+
+
+def _noise(cpu: int) -> float:
+    """What else runs on that CPU: 1 is nothing."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    seconds: list[float] = []
+    until = time.perf_counter() + _PROBE_S
+    while (began := time.perf_counter()) < until:
+        sum(range(_PROBE_STEPS))
+        seconds.append(time.perf_counter() - began)
+    os.sched_setaffinity(0, cpus)
+    return float(np.percentile(seconds, 99)) / median(seconds)
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 1 where a server fails."""
+    options = _parser().parse_args(argv)
+    rounds: dict[str, list[Round]] = {}
+    try:
+        for number in range(options.rounds):
+            for setup in setups(tuple(options.cpus), options.chunks):
+                made = _round(setup, options, number)
+                rounds.setdefault(setup.name, []).append(made)
+                print(f"round {number + 1}, {setup.name}: {_told(made)}", flush=True)
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    apart, *colocated = rounds
+    results = {name: summarise(rounds[name]) for name in rounds}
+    told = verdict(results[apart], {name: results[name] for name in colocated})
+    if options.plot is not None:
+        _plot(rounds, [apart, *([told["colocated_best"]] if colocated else [])], options.plot)
+    print(json.dumps(told))
+    return 0
+
+
+def _round(setup: Setup, options: argparse.Namespace, number: int) -> Round:
+    flags = ("--model", options.model, "--served-model-name", _MODEL, *setup.flags)
+    everywhere = os.sched_getaffinity(0)
+    with running((*flags, *options.flag)) as server:
+        server.pin_gateway(setup.client_cpus)
+        os.sched_setaffinity(0, setup.client_cpus)
+        try:
+            return asyncio.run(measure(server, setup, options.before_s, number))
+        finally:
+            os.sched_setaffinity(0, everywhere)
+
+
+def _plot(rounds: dict[str, list[Round]], names: Sequence[str], path: Path) -> None:
+    """Each server's round that is the median by its ratio."""
+    from bench import plots  # matplotlib is an extra
+
+    chosen = {name: _middle(rounds[name]) for name in names}
+    plots.gaps_over_time(
+        {name: [*made.before, *made.during] for name, made in chosen.items()},
+        {name: made.burst_s for name, made in chosen.items()},
+        path,
+    )
+
+
+def _middle(rounds: Sequence[Round]) -> Round:
+    ordered = sorted(rounds, key=lambda made: _p99(made.during) / _p99(made.before))
+    return ordered[len(ordered) // 2]
+
+
+def _told(made: Round) -> str:
+    numbers = summarise([made])
+    return (
+        f"gaps before {numbers['median_itl_before_ms']:.1f} ms, p99 "
+        f"{numbers['p99_itl_before_ms']:.1f}; during {numbers['median_itl_during_ms']:.1f}, p99 "
+        f"{numbers['p99_itl_during_ms']:.1f}, ratio {numbers['itl_ratio']:.2f}; mean TTFT "
+        f"{numbers['mean_ttft_alone_ms']:.0f} ms alone, {numbers['mean_ttft_ms']:.0f} beside them, "
+        f"ratio {numbers['ttft_ratio']:.2f}; noise {made.noise:.2f}"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.isolation", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("model", help="directory or .gguf file")
+    parser.add_argument("--rounds", type=int, default=3, help="[3]")
+    parser.add_argument("--cpus", type=int, nargs=2, default=[0, 1], help="the two cores [0 1]")
+    parser.add_argument(
+        "--chunks", type=int, nargs="*", default=[32, 64, 128, 256], help="[32 64 128 256]"
+    )
+    parser.add_argument("--before-s", type=float, default=4.0, help="seconds before the burst [4]")
+    parser.add_argument(
+        "--flag", action="append", default=[], help="another flag of all servers, --flag=--x=1"
+    )
+    parser.add_argument("--plot", type=Path, help="a picture of every gap")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
