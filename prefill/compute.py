@@ -58,6 +58,16 @@ class Compute:
             return False
         return self._pending.bringer(prompt.hashes[at]) not in (None, prompt.key)
 
+    def wait(self, prompt: Prompt) -> None:
+        """It is in line: what is here of its prefix is worth more than what nobody waits for."""
+        prompt.wants = True
+        self.pool.want(prompt.hashes[: prompt.reusable])
+
+    def _waits_no_more(self, prompt: Prompt) -> None:
+        if prompt.wants:
+            prompt.wants = False
+            self.pool.unwant(prompt.hashes[: prompt.reusable])
+
     def reserve(self, prompt: Prompt) -> tuple[tuple[PageRef, PageId], ...]:
         """Take the whole prompt's pages. Callers have checked that as many are available.
 
@@ -66,6 +76,7 @@ class Compute:
         own = self.found(prompt)
         for page in own:
             self.pool.share(page)
+        self._waits_no_more(prompt)
         total = pages_for(len(prompt.tokens), self.page_tokens)
         prompt.pages = [*own, *self.pool.take(total - len(own))]
         self._found(prompt, len(own))
@@ -165,6 +176,7 @@ class Compute:
 
     def give_back(self, prompt: Prompt) -> None:
         """The one exit of a prompt's own holds; whatever may still write them fences them."""
+        self._waits_no_more(prompt)
         self._pending.failed(prompt.key)
         fence = None
         if prompt.step is not None:

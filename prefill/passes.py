@@ -92,6 +92,7 @@ class Passes:
             for prompt in victims:
                 prompt.on(Moved.SET_BACK)
                 self._compute.give_back(prompt)
+                self._compute.wait(prompt)
                 prompt.scored, prompt.handed = [], ()
         return plan(queue, self._room(queue, now, owed_at), may_start)
 

@@ -79,6 +79,7 @@ class Prompt:
     planned: int = 0  # done, and what the running step adds
     cached: int = 0  # tokens found, not computed
     published: int = 0  # full pages known to the prefix index
+    wants: bool = False  # the pool keeps what it has of the reusable pages, if it can
     accept: Accept | None = None  # decode has room; None before, and after its Release
     step: StepId | None = None  # the running step that writes its pages
     ticket: TicketId | None = None  # the fetch

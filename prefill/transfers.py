@@ -54,6 +54,7 @@ class Transfers:
     def add(self, prompt: Prompt) -> None:
         self._live[prompt.transfer] = prompt
         insort(self.queue, prompt, key=order)
+        self._compute.wait(prompt)
         self.note(prompt, "queued", {"prompt_tokens": len(prompt.tokens)})
         accept = self._early.pop((prompt.key, prompt.request.decode), None)
         if accept is not None:

@@ -46,6 +46,32 @@ def test_what_is_in_the_pool_is_not_computed() -> None:
     assert (handoff.cached_tokens, handoff.pages) == (8, bench.refs(0, 1, 2))
 
 
+def test_a_prefix_that_somebody_waits_for_is_not_evicted_for_what_nobody_does() -> None:
+    bench = Bench(n_pages=8)
+    over(bench, 9)
+    over(bench, 9, transfer="later")
+    bench.computed(prefill(tuple(range(90, 99)), transfer="other"), 50)
+    bench.hear(accept("other"), sender=D)
+    bench.hear(release("other"), sender=D)
+    urgent = prefill(tuple(range(20, 40)), transfer="urgent", deadline_s=0.1)  # 5 pages of 4 free
+    bench.hear(accept("urgent"), accept(), sender=D)
+    bench.hear(urgent, prefill(11))
+    assert bench.rows == [list(range(20, 36)), [9, 10, 11]]
+
+
+def test_who_has_left_wants_nothing() -> None:
+    bench = Bench(n_pages=8)
+    over(bench, 9)
+    bench.hear(prefill(tuple(range(50, 78)), transfer="long"))  # 7 pages of 6 free: evicts
+    bench.hear(prefill(11, transfer="waits"))
+    bench.hear(ended("waits"))
+    bench.hear(ended("long"))
+    bench.done()
+    assert bench.pool.n_held == 0
+    bench.pool.take(8)
+    assert not bench.pool.published()
+
+
 def test_the_last_token_is_always_computed() -> None:
     bench = Bench()
     over(bench, 9)
