@@ -76,7 +76,7 @@ class PoolTuning(Section, frozen=True, kw_only=True):
     ] = None
     kv_host_memory_bytes: Annotated[
         BytesOrNone | None,
-        Meta(description="host memory of each worker for pages of preempted sequences; 0: none"),
+        Meta(description="host memory of a decode worker for preempted sequences' pages; 0: none"),
     ] = None
     quantization: Annotated[
         Quantization | None,
@@ -213,6 +213,11 @@ class ServeConfig(ProcessOptions, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError, naming both fields, where two values contradict each other."""
+        if self.prefill.kv_host_memory_bytes:
+            raise ValueError(
+                f"prefill.kv_host_memory_bytes ({self.prefill.kv_host_memory_bytes}) must be 0: "
+                "only decode workers preempt; give it as decode.kv_host_memory_bytes"
+            )
         for role in (Role.PREFILL, Role.DECODE):
             pool = tuning(self, role)
             if pool.chunk_tokens > pool.max_num_batched_tokens:

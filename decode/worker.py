@@ -6,27 +6,31 @@ Wires the decode core to the loop, the model and the memory that all workers sha
 import sys
 
 from common.config import WorkerConfig
-from common.engine.worker import Kind, entry, run_worker
+from common.engine.worker import Kind, Parts, entry, run_worker
 from common.ids import InstanceId
-from common.kv.pages import PagePool
-from common.messages import Limits
 from decode.compute import DecodeOptions
 from decode.core import DecodeCore
 from transfer.memory import SharedPages
 from transfer.pulls import open_pulls
+from transfer.tiers.host import HostPages
 
 
-def make_core(config: WorkerConfig, limits: Limits, pool: PagePool, fingerprint: str) -> DecodeCore:
+def make_core(config: WorkerConfig, parts: Parts) -> DecodeCore:
     """The part that decides."""
     options = DecodeOptions(
-        fingerprint=fingerprint,
+        fingerprint=parts.fingerprint,
         chunk_tokens=config.chunk_tokens,
         enable_prefix_caching=config.enable_prefix_caching,
     )
-    return DecodeCore(limits, pool, options)
+    return DecodeCore(parts.limits, parts.pool, options, host=parts.host)
 
 
-KIND = Kind(make_core=make_core, make_pages=SharedPages, open_mover=open_pulls)
+KIND = Kind(
+    make_core=make_core,
+    make_pages=SharedPages,
+    make_host_pages=HostPages,
+    open_mover=open_pulls,
+)
 
 
 def main(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from common.engine.events import Note, StepDone, StepFailed
+from common.kv.pages import PagePool
 from common.log import RequestLog, line
 from common.messages import Metrics
 
@@ -28,8 +29,10 @@ _log = logging.getLogger(__name__)
 class Journal:
     """One a worker, used by its loop's thread. Counter names: `common.metrics`."""
 
-    def __init__(self, request_log: RequestLog) -> None:
+    def __init__(self, request_log: RequestLog, host: PagePool | None = None) -> None:
+        """`host`: of the worker's host pages."""
         self._request_log = request_log
+        self._host = host
         self._counters: Counter[str] = Counter()
         self._seconds = 0.0
 
@@ -63,6 +66,8 @@ class Journal:
             "process_cpu_seconds_total": usage.ru_utime + usage.ru_stime,
             "process_resident_memory_bytes": int(_STATM.read_text().split()[1]) * _PAGE_BYTES,
         }
+        if self._host is not None:
+            values["kv_host_held_pages"] = self._host.n_held
         for reason, count in messages.items():  # dropped_malformed, dropped_undecodable, ...
             name = f"control_messages_{reason.partition('_')[0]}_total"
             values[name] = values.get(name, 0) + count

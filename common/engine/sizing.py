@@ -21,6 +21,7 @@ class Sizes:
     kv: KVSpec
     max_model_len: int
     n_pages: int
+    n_host_pages: int = 0  # for sequences that had to give way
 
     @property
     def pool_bytes(self) -> int:
@@ -30,6 +31,11 @@ class Sizes:
     def n_tokens(self) -> int:
         """Tokens whose KV fits."""
         return self.n_pages * self.kv.page_tokens
+
+    @property
+    def n_host_tokens(self) -> int:
+        """Tokens whose KV fits into host memory, beside."""
+        return self.n_host_pages * self.kv.page_tokens
 
     def limits(self, config: EngineConfig) -> Limits:
         return Limits(
@@ -69,4 +75,10 @@ def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
             f"{n_pages * kv.page_tokens} tokens of KV, and one sequence of --max-model-len "
             f"{max_model_len} needs {needed_bytes} bytes: raise the one or lower the other"
         )
-    return Sizes(kv=kv, max_model_len=max_model_len, n_pages=n_pages)
+    n_host_pages = config.kv_host_memory_bytes // (kv.page_bytes + _GENERATION_BYTES)
+    if config.kv_host_memory_bytes and not n_host_pages:
+        raise SetupError(
+            f"--kv-host-memory-bytes {config.kv_host_memory_bytes} holds no page of "
+            f"{kv.page_bytes} bytes: raise it"
+        )
+    return Sizes(kv=kv, max_model_len=max_model_len, n_pages=n_pages, n_host_pages=n_host_pages)

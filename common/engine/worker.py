@@ -34,6 +34,7 @@ from common.ids import InstanceId
 from common.kernels import ops
 from common.kernels.path import kernel_path, kernels
 from common.kv.cache import KVCache
+from common.kv.host import HostMemory
 from common.kv.pages import PagePool
 from common.log import RequestLog, line, set_up_logging
 from common.messages import PROTOCOL, Hello, Limits, ModelIdentity, Peer, RegionKey
@@ -75,13 +76,18 @@ class Mover(Puller, Protocol):
         """What peers need to reach the pool."""
         ...
 
+    @property
+    def host_key(self) -> RegionKey | None:
+        """What it takes to pull from host memory; None: there is none."""
+        ...
+
     def close(self) -> None: ...
 
 
 class OpenMover(Protocol):
     """Makes the pool reachable, and reaches others."""
 
-    def __call__(
+    def __call__(  # noqa: PLR0913  see `transfer.pulls.open_pulls`
         self,
         name: TransportName,
         pool: Pages,
@@ -90,16 +96,28 @@ class OpenMover(Protocol):
         run_dir: Path,
         listen_host: str,
         wake: Callable[[], None],
+        host_memory: Pages | None = None,
     ) -> Mover: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a core is made from, beside the configuration."""
+
+    limits: Limits
+    pool: PagePool
+    host: HostMemory | None
+    fingerprint: str  # of the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """What makes a prefill or a decode worker of it."""
 
-    make_core: Callable[[WorkerConfig, Limits, PagePool, str], Core]  # str: model fingerprint
+    make_core: Callable[[WorkerConfig, Parts], Core]
     make_pages: Callable[[int, int], Pages]  # (n_pages, page_bytes)
     open_mover: OpenMover
+    make_host_pages: Callable[[int, int], Pages] | None = None  # None: it spills nothing
 
 
 def run_worker(
@@ -165,8 +183,9 @@ class _Worker:
         loaded = self._load(size)
         pages = self._kind.make_pages(size.n_pages, size.kv.page_bytes)
         self._stack.callback(pages.close)
+        host_pages = self._host_pages(size)
         runner = self._warm(Runner(loaded.model, KVCache(size.kv, pages.pages)), size)
-        shell = self._shell(size, loaded, pages, runner)
+        shell = self._shell(size, loaded, (pages, host_pages), runner)
         on_stop(lambda at_once: shell.stop(at_once=at_once), parent)
         shell.links.join(self._config.join, time.monotonic())
         self._exit_code = shell.run()
@@ -181,6 +200,15 @@ class _Worker:
             os._exit(EXIT_CRASHED if self._exit_code is None else self._exit_code)
 
     # --- the parts ---------------------------------------------------------------------------
+
+    def _host_pages(self, size: Sizes) -> Pages | None:
+        make = self._kind.make_host_pages
+        if make is None or not size.n_host_pages:
+            return None
+        pages = make(size.n_host_pages, size.kv.page_bytes)
+        self._stack.callback(pages.close)
+        _log.info(line("host_memory", pages=size.n_host_pages, kv_tokens=size.n_host_tokens))
+        return pages
 
     def _size(self) -> Sizes:
         config = self._config
@@ -223,8 +251,11 @@ class _Worker:
         _log.info(line("warmed_up", tokens=n_tokens, seconds=seconds))
         return runner
 
-    def _shell(self, size: Sizes, loaded: LoadedModel, pages: Pages, runner: Runner) -> Shell:
+    def _shell(
+        self, size: Sizes, loaded: LoadedModel, memory: tuple[Pages, Pages | None], runner: Runner
+    ) -> Shell:
         config, instance, stack = self._config, self._instance, self._stack
+        pages, host_pages = memory
         run_dir = self._run_dir()
         wakeup = Wakeup()
         request_log = _open_request_log(config, instance)
@@ -236,6 +267,7 @@ class _Worker:
             run_dir=run_dir,
             listen_host=config.control_host,
             wake=wakeup.ring,
+            host_memory=host_pages,
         )
         stack.callback(mover.close)
         mailbox = Mailbox(instance, config.role, run_dir=run_dir, listen=self._listen())
@@ -254,16 +286,18 @@ class _Worker:
             pool=mover.key,
         )
         pool = PagePool(size.n_pages, pages.generations)
+        host = _host(mover, host_pages)
+        parts = Parts(limits=limits, pool=pool, host=host, fingerprint=loaded.fingerprint)
         self._device = DeviceThread(runner.run, wakeup.ring)
         _log.info(line("joining", gateway=config.join, threads=config.threads))
         return Shell(
-            core=self._kind.make_core(config, limits, pool, loaded.fingerprint),
+            core=self._kind.make_core(config, parts),
             mailbox=mailbox,
             links=Links(mailbox, hello),
             device=self._device,
             pulls=mover,
             wakeup=wakeup,
-            journal=Journal(request_log),
+            journal=Journal(request_log, None if host is None else host.pool),
             drain_s=config.shutdown_timeout,
         )
 
@@ -282,6 +316,12 @@ class _Worker:
                 f"--control-host {host} is no address that other workers could reach: name the one"
             )
         return f"[{host}]:0" if ":" in host and not host.startswith("[") else f"{host}:0"
+
+
+def _host(mover: Mover, pages: Pages | None) -> HostMemory | None:
+    if pages is None or mover.host_key is None:
+        return None
+    return HostMemory(mover.host_key, PagePool(len(pages.generations), pages.generations))
 
 
 class _Progress:

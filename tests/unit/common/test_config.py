@@ -107,3 +107,12 @@ def test_workers_are_not_resolved_before_the_model_is() -> None:
         resolve_worker(ServeConfig(), Role.DECODE, index=0, name="d", join="tcp://a:1", threads=1)
     with pytest.raises(ValueError, match="not a pool"):
         tuning(ServeConfig(), Role.GATEWAY)
+
+
+def test_host_memory_is_for_decode_workers() -> None:
+    config = ServeConfig(kv_host_memory_bytes=2**20)
+    assert tuning(config, Role.DECODE).kv_host_memory_bytes == 2**20
+    off = ServeConfig(kv_host_memory_bytes=2**20, decode=DecodeConfig(kv_host_memory_bytes=0))
+    assert tuning(off, Role.DECODE).kv_host_memory_bytes == 0
+    with pytest.raises(ValueError, match="give it as decode.kv_host_memory_bytes"):
+        ServeConfig(prefill=PrefillConfig(kv_host_memory_bytes=2**20))

@@ -66,3 +66,11 @@ def test_one_sequence_of_the_full_length_must_fit() -> None:
 def test_the_models_context_is_the_bound() -> None:
     with pytest.raises(SetupError, match=r"--max-model-len 8193 exceeds .* 8192 tokens"):
         sizes(config(max_model_len=8193), MODEL)
+
+
+def test_host_memory_is_whole_pages_or_refused() -> None:
+    size = sizes(config(kv_host_memory_bytes=3 * (PAGE_BYTES + 8) + 1), MODEL)
+    assert (size.n_host_pages, size.n_host_tokens) == (3, 48)
+    assert sizes(config(), MODEL).n_host_pages == 0
+    with pytest.raises(SetupError, match="--kv-host-memory-bytes 4096 holds no page of 368640"):
+        sizes(config(kv_host_memory_bytes=4096), MODEL)
