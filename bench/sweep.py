@@ -8,24 +8,27 @@ writes `report.md`, `report.json` and plots. Must import nothing of the engine.
 import argparse
 import asyncio
 import json
+import math
 import sys
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
-from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
-from tqdm import tqdm
 
-from bench import comparison, load, measures, sweep_flags, sweep_report, workloads
+from bench import comparison, load, measures, serve_flags, sweep_flags, sweep_report, workloads
 from bench.arrivals import Arrivals
 from bench.client import Outcome, Request, Target
 from bench.comparison import Design
 from bench.measures import Goodput
+from bench.progress import Progress
+from bench.prompts import Tokenizer
 from bench.store import ConfigurationChanged, Point, Setting, Store
 from bench.sweep_report import Sweep
+from bench.tokens import FileTokenizer, ServerTokenizer, count_again
 
 REFUSALS = frozenset({"http_429", "http_503"})
 """What a healthy server answers to more than it can take."""
@@ -56,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _measure_all(options: argparse.Namespace, store: Store) -> int:
     meter = Meter(options)
-    design, slo = sweep_flags.design(options), sweep_flags.slo(options)
+    design, slo = sweep_flags.design(options), serve_flags.goodput(options)
     try:
         asyncio.run(run(design, store, meter.measure, slo))
     except KeyboardInterrupt:
@@ -91,24 +94,24 @@ class Meter:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._models: dict[str, str] = {}  # by server; those that were warmed up
+        self._served: dict[str, dict[str, Any]] = {}  # by server: /v1/models; it was warmed up
 
     async def measure(self, setting: Setting) -> Point:
         """Raises ValueError where the server cannot be reached or is none."""
-        if setting.server not in self._models:
-            self._models[setting.server] = await self._model(setting.server)
+        if setting.server not in self._served:
+            self._served[setting.server] = await self._model(setting.server)
             await self._warm_up(setting)
-        began = time.time()
-        alone = setting.rate is None
         arrivals = Arrivals(
-            request_rate=float("inf") if setting.rate is None else setting.rate,
+            request_rate=math.inf if setting.rate is None else setting.rate,
             burstiness=self._options.burstiness,
-            max_concurrency=1 if alone else None,
+            max_concurrency=1 if setting.rate is None else None,
             seed=self._seed(setting, "arrivals"),
         )
-        outcomes = await self._load(setting, setting.n_requests, arrivals, setting.key)
+        requests = self._requests(setting, "requests", setting.n_requests)
+        began = time.time()
+        outcomes = await self._load(setting, requests, arrivals, setting.key)
         if all(outcome.error == "connect" for outcome in outcomes):
-            raise ValueError(f"{self._url(setting)}: {outcomes[0].message}")
+            raise ValueError(f"{self._options.server[setting.server]}: {outcomes[0].message}")
         for outcome in outcomes:
             outcome.text = ""  # nobody asks for it again
         point = Point(setting=setting, began=began, outcomes=tuple(outcomes))
@@ -116,74 +119,83 @@ class Meter:
         return point
 
     async def _warm_up(self, setting: Setting) -> None:
-        arrivals = Arrivals(max_concurrency=1)
-        what = f"{setting.server} warms up"
-        await self._load(setting, self._options.num_warmups, arrivals, what)
+        if self._options.num_warmups:
+            requests = self._requests(setting, "warm-up", self._options.num_warmups)
+            what = f"{setting.server}, warming up"
+            await self._load(setting, requests, Arrivals(max_concurrency=1), what)
 
     async def _load(
-        self, setting: Setting, n_requests: int, arrivals: Arrivals, what: str
+        self, setting: Setting, requests: Sequence[Request], arrivals: Arrivals, what: str
     ) -> list[Outcome]:
-        target = Target(
-            base_url=self._url(setting),
-            model=self._models[setting.server],
-            backend=self._options.backend,
-        )
-        requests = self._requests(setting, n_requests, what)
-        shown = sys.stderr.isatty()
-        with tqdm(
-            total=len(requests), desc=what, unit="req", leave=False, disable=not shown
-        ) as bar:
-
-            def advance(_: Outcome) -> None:
-                bar.update()
-
-            return await load.run(
-                target,
+        processes = self._options.client_processes or load.processes_for(requests, arrivals)
+        with Progress(len(requests), what) as progress:
+            outcomes = await load.run(
+                self._target(setting.server),
                 requests,
                 arrivals,
-                processes=load.processes_for(requests, arrivals),
-                on_outcome=advance,
+                processes=processes,
+                on_outcome=progress.advance,
             )
+        if self._options.tokenizer is not None:
+            count_again(outcomes, FileTokenizer(self._options.tokenizer))
+        return outcomes
 
-    def _requests(self, setting: Setting, n_requests: int, what: str) -> list[Request]:
+    def _requests(self, setting: Setting, what: str, n_requests: int) -> list[Request]:
         """The same for every server, and others at every point: none is in a prefix cache."""
         options = copy(self._options)
         options.num_prompts = n_requests
-        seed = self._seed(setting, what.removeprefix(setting.server))
-        return workloads.load(options.dataset_name, options, np.random.default_rng(seed), None)
+        options.max_model_len = options.max_model_len or self._served[setting.server].get(
+            "max_model_len"
+        )
+        rng = np.random.default_rng(self._seed(setting, what))
+        requests = workloads.load(
+            options.dataset_name, options, rng, self._tokenizer(setting.server)
+        )
+        return workloads.with_cancels(requests, options.cancel_rate, options.cancel_delay, rng)
 
     def _seed(self, setting: Setting, what: str) -> int:
         place = f"{self._options.seed} {setting.key.removeprefix(setting.server)} {what}"
         return zlib.crc32(place.encode())
 
-    def _url(self, setting: Setting) -> str:
-        return self._options.server[setting.server]
+    def _target(self, server: str) -> Target:
+        options = copy(self._options)
+        options.base_url = options.server[server]
+        return serve_flags.target(options, options.model or str(self._served[server]["id"]))
 
-    async def _model(self, server: str) -> str:
-        """As the server names it. Raises ValueError where it is not OpenAI-compatible."""
-        if self._options.model is not None:
-            return self._options.model
+    def _tokenizer(self, server: str) -> Tokenizer | None:
+        options = self._options
+        if options.tokenizer is not None:
+            return FileTokenizer(options.tokenizer)
+        if options.prompt_form == "text" or options.dataset_name == "sharegpt":
+            target = self._target(server)
+            return ServerTokenizer(target.base_url, target.model, target.headers)
+        return None
+
+    async def _model(self, server: str) -> dict[str, Any]:
+        """What it lists first. Raises ValueError where it is not OpenAI-compatible."""
         url = f"{self._options.server[server]}/v1/models"
-        async with aiohttp.ClientSession() as session, session.get(url) as response:
+        headers = dict(self._options.header)
+        async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as response:
             text = await response.text()
         try:
-            return str(json.loads(text)["data"][0]["id"])
+            return dict(json.loads(text)["data"][0])
         except (ValueError, KeyError, IndexError, TypeError):
+            if self._options.model:
+                return {}
             raise ValueError(f"{url} answered {response.status}: {text[:200]}") from None
 
 
 def _sweep(options: argparse.Namespace, store: Store) -> Sweep:
-    slo = sweep_flags.slo(options)
+    slo = serve_flags.goodput(options)
     design = sweep_flags.design(options)
     if slo is None and comparison.solo_setting(design, store.points) is None:
         slo = comparison.slo_of_solo(store.points)
-    log = options.request_log
     return Sweep(
         design=design,
         points=store.points,
         slo=slo,
         n_devices=options.num_devices,
-        request_log=None if log is None else (log[0], Path(log[1])),
+        request_log=options.request_log,
     )
 
 

@@ -1,6 +1,6 @@
-"""The command line of `baton bench sweep`, and what it says of a sweep. Pure.
+"""The command line of `baton bench sweep`: its own flags, and what is asked as `serve` has it.
 
-Must not import anything of the engine.
+Pure; must not import anything of the engine.
 """
 
 import argparse
@@ -8,17 +8,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import workloads
-from bench.client import ENDPOINTS
+from bench import serve_flags
 from bench.comparison import Design
-from bench.measures import Goodput
 from bench.search import MIN_TOLERANCE, Limits
+from bench.workloads import positive
 
-_NOT_IN_POINTS = frozenset(
-    {
-        *("attainment", "slo_scale", "goodput", "rounds", "tolerance", "start_rate", "num_prompts"),
-        *("num_solo", "num_devices", "request_log", "result_dir"),
-    }
+_OWN = ("base_url", "host", "port", "request_rate", "max_concurrency", "self_timed")
+_OF_SERVE = (
+    *("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps", "append_result"),
+    *("percentile_metrics", "metric_percentiles", "save_result", "save_detailed"),
+    *("result_filename", "label", "metadata", "ready_check_timeout_sec"),
+)
+"""Flags of `baton bench serve` that a sweep decides itself, or has no use for."""
+_OF_JUDGEMENT = (
+    *("attainment", "slo_scale", "goodput", "rounds", "tolerance", "start_rate", "num_prompts"),
+    *("num_solo", "num_devices", "request_log", "result_dir", "client_processes"),
 )
 """Flags that choose or judge points; a point under the same load is the same point without them."""
 
@@ -26,10 +30,17 @@ _NOT_IN_POINTS = frozenset(
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Exits with 2, and one line on stderr, where a flag makes no sense."""
     parser = _parser()
-    options = parser.parse_args(argv)
-    options.server = dict(options.server or [("server", "http://127.0.0.1:8000")])
-    if options.request_log is not None and options.request_log[0] not in options.server:
-        parser.error(f"--request-log: no --server is named {options.request_log[0]}")
+    own, rest = parser.parse_known_args(argv)
+    options = serve_flags.parse(rest)
+    for name in (*_OWN, *_OF_SERVE):
+        flag = f"--{name.replace('_', '-')}"
+        if any(part == flag or part.startswith(f"{flag}=") for part in rest):
+            parser.error(f"{flag} is a flag of `baton bench serve`; a sweep has no use for it")
+    for name, value in vars(own).items():
+        setattr(options, name, value)
+    options.server = dict(own.server or [("server", "http://127.0.0.1:8000")])
+    if own.request_log is not None and own.request_log[0] not in options.server:
+        parser.error(f"--request-log: no --server is named {own.request_log[0]}")
     try:
         design(options)
     except ValueError as error:
@@ -39,7 +50,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def configuration(options: argparse.Namespace) -> dict[str, Any]:
     """All that a point depends on."""
-    return {name: value for name, value in vars(options).items() if name not in _NOT_IN_POINTS}
+    ignored = {*_OWN, *_OF_SERVE, *_OF_JUDGEMENT}
+    return {name: value for name, value in vars(options).items() if name not in ignored}
 
 
 def design(options: argparse.Namespace) -> Design:
@@ -55,17 +67,17 @@ def design(options: argparse.Namespace) -> Design:
     )
 
 
-def slo(options: argparse.Namespace) -> Goodput | None:
-    """None: it is yet to be measured."""
-    return None if options.goodput is None else Goodput(**dict(options.goodput))
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="baton bench sweep",
-        description="Find the highest rate at which servers meet an SLO. Start it again with the "
-        "same --result-dir and it goes on where it was stopped. --num-prompts is the number of "
-        "requests a point: [200 for up to 90 %%, 1000 above]; fewer tell less.",
+        allow_abbrev=False,
+        description="Find the highest rate at which servers meet an SLO. Started again with the "
+        "same --result-dir it goes on where it was stopped.",
+        epilog="And the flags of `baton bench serve` that say what is asked and of whom: --model, "
+        "--backend, --dataset-name, --random-input-len, --burstiness, --seed and so on. --goodput "
+        "is the SLO at scale 1 [5 x the TTFT and 3 x the TPOT of one request alone at the fastest "
+        "server]; --num-prompts the requests a point [200 for up to 90 %%, 1000 above]: with fewer "
+        "the rates are less sure.",
     )
     parser.add_argument(
         "--server",
@@ -76,27 +88,16 @@ def _parser() -> argparse.ArgumentParser:
         "[server=http://127.0.0.1:8000]",
     )
     parser.add_argument("--result-dir", type=Path, default=Path("sweep"), help="[sweep]")
-    parser.add_argument("--model", help="as the servers name it [the first that each lists]")
-    parser.add_argument("--backend", choices=sorted(ENDPOINTS), default="openai")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--goodput",
-        type=_slo,
-        nargs="+",
-        metavar="NAME:MS",
-        help="the SLO at scale 1, such as ttft:200 tpot:50 [5 x the TTFT and 3 x the TPOT of one "
-        "request alone at the fastest server]",
-    )
     parser.add_argument(
         "--attainment",
         type=_list(_percent),
         default=[90.0, 99.0],
-        help="percent of requests that must meet it [90,99]",
+        help="percent of requests that must meet the SLO [90,99]",
     )
     parser.add_argument(
         "--slo-scale", type=_list(_above(0)), default=[1.0], help="such as 0.5,1,2 [1]"
     )
-    parser.add_argument("--rounds", type=workloads.positive, default=3, help="[3]")
+    parser.add_argument("--rounds", type=positive, default=3, help="[3]")
     parser.add_argument("--start-rate", type=_above(0), default=1.0, help="requests/s [1]")
     parser.add_argument(
         "--tolerance",
@@ -104,18 +105,9 @@ def _parser() -> argparse.ArgumentParser:
         default=0.05,
         help="a search ends when its bracket is so narrow [0.05]",
     )
+    parser.add_argument("--num-solo", type=positive, default=20, help="requests sent alone [20]")
     parser.add_argument(
-        "--num-solo", type=workloads.positive, default=20, help="requests sent alone [20]"
-    )
-    parser.add_argument(
-        "--num-warmups", type=workloads.positive, default=2, help="before each server [2]"
-    )
-    parser.add_argument("--burstiness", type=_above(0), default=1.0, help="1 is Poisson [1]")
-    parser.add_argument(
-        "--num-devices",
-        type=workloads.positive,
-        default=1,
-        help="of each server, for the Pareto plot [1]",
+        "--num-devices", type=positive, default=1, help="of each server, for the Pareto plot [1]"
     )
     parser.add_argument(
         "--request-log",
@@ -123,7 +115,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=FILE",
         help="what that server was given as --request-log: for a timeline",
     )
-    workloads.add_flags(parser)
     return parser
 
 
@@ -134,18 +125,11 @@ def _server(text: str) -> tuple[str, str]:
     return name, url.rstrip("/").removesuffix("/v1")
 
 
-def _slo(text: str) -> tuple[str, float]:
-    name, _, limit = text.partition(":")
-    if name not in ("ttft", "tpot", "e2el"):
-        raise argparse.ArgumentTypeError(f"{text}: must be ttft:MS, tpot:MS or e2el:MS")
-    return f"{name}_ms", _above(0)(limit)
-
-
-def _request_log(text: str) -> tuple[str, str]:
+def _request_log(text: str) -> tuple[str, Path]:
     name, _, path = text.partition("=")
     if not path:
         raise argparse.ArgumentTypeError(f"{text}: must be NAME=FILE")
-    return name, path
+    return name, Path(path)
 
 
 def _list(one: Callable[[str], float]) -> Callable[[str], list[float]]:

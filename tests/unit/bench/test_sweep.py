@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,6 +125,24 @@ def test_a_sweep_and_all_that_it_writes(
     assert server.n_requests == seen
 
 
+@pytest.mark.slow
+def test_ctrl_c_reports_what_was_measured(queue: tuple[OneAtATime, str], tmp_path: Path) -> None:
+    argv = flags(queue[1], tmp_path, "--rounds", "1000")
+    command = [sys.executable, "-P", "-m", "launch.cli", "bench", "sweep", *argv]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 30
+        while len(list((tmp_path / "points").glob("*.json"))) < 3:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"interrupted" in err
+    assert json.loads(out.splitlines()[-1])["points"] >= 3
+    assert "Not finished" in (tmp_path / "report.md").read_text()
+
+
 def test_a_server_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--server", "gone=http://127.0.0.1:9", "--result-dir", str(tmp_path)]) == 1
     assert "127.0.0.1" in capsys.readouterr().err
@@ -154,6 +176,8 @@ def test_what_only_judges_points_may_change_between_runs() -> None:
         ["--rounds", "0"],
         ["--tolerance", "0.001"],
         ["--server", "a=http://x", "--request-log", "b=file"],
+        ["--request-rate", "3"],
+        ["--max-concurrency=3"],
     ],
 )
 def test_flags_that_make_no_sense_are_refused(argv: list[str]) -> None:
