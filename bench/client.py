@@ -68,6 +68,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     error: str = ""  # its kind: http_429, connect, timeout, disconnect, truncated, ...; "": none
     message: str = ""  # what the server or the library said
     cancelled: bool = False  # by the client, before its end
+    client_lag_s: float = 0.0  # the latest that its client's own loop was meanwhile
 
     @property
     def ok(self) -> bool:

@@ -7,7 +7,9 @@ ITL     gaps between chunks that carry tokens, those of all requests pooled
 E2EL    from sending to the last token
 
 Over requests that ended well; `client_queue_time` is what they waited in this client before they
-were sent, in no other number but `e2el_including_client_queue`. Imports nothing of the engine.
+were sent, in no other number but `e2el_including_client_queue`. `client_lag` is how late the client
+itself was, at worst, while a request ran: latencies are not known more exactly than that. Imports
+nothing of the engine.
 """
 
 from collections import Counter
@@ -22,13 +24,8 @@ from bench.client import Outcome
 MS = 1e3
 PERCENTILES = (90.0, 95.0, 99.0)
 METRICS = (
-    "ttft",
-    "ttst",
-    "tpot",
-    "itl",
-    "e2el",
-    "client_queue_time",
-    "e2el_including_client_queue",
+    *("ttft", "ttst", "tpot", "itl", "e2el"),
+    *("client_queue_time", "e2el_including_client_queue", "client_lag"),
 )
 
 
@@ -109,6 +106,7 @@ def series_s(good: Sequence[Outcome]) -> dict[str, list[float]]:
         "e2el": [outcome.e2el_s for outcome in good],
         "client_queue_time": [outcome.queued_s for outcome in good],
         "e2el_including_client_queue": [outcome.e2el_s + outcome.queued_s for outcome in good],
+        "client_lag": [outcome.client_lag_s for outcome in good],
     }
 
 

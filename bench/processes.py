@@ -6,7 +6,6 @@ nothing of the engine.
 """
 
 import asyncio
-import gc
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -124,7 +123,6 @@ async def _child() -> None:
         began = msgspec.msgpack.decode(await _read(source), type=float)
         stop = asyncio.Event()
         stopping = asyncio.create_task(_stop_at_end(source, stop))
-        gc.freeze()  # the job is large and lives to the end: no collection looks at it again
         sender = Sender(
             session,
             job.target,

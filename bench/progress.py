@@ -14,12 +14,12 @@ LINE_EVERY_S = 5.0
 class Progress:
     """A context; `advance` as each request ends."""
 
-    def __init__(self, n_requests: int, what: str) -> None:
+    def __init__(self, n_requests: int, what: str, *, bar: bool = True) -> None:
         self._n_requests = n_requests
         self._what = what
         self._done = self._failed = 0
         self._began_s = self._shown_s = time.monotonic()
-        shown = sys.stderr.isatty()
+        shown = bar and sys.stderr.isatty()
         self._bar = tqdm(total=n_requests, desc=what, unit="req") if shown else None
 
     def __enter__(self) -> "Progress":

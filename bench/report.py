@@ -29,6 +29,7 @@ TITLES = {
         "E2EL incl. Client Queue",
         "Queue-inclusive End-to-end Latency",
     ),
+    "client_lag": ("Client Lag", "Client Lag"),
 }
 _MORE = ("ttft", "ttst", "tpot", "itl", "e2el")
 
@@ -91,9 +92,9 @@ def more(result: Result) -> str:
 def _table(result: Result) -> list[str]:
     """In a closed loop a request waits in the client for no reason but its turn: not shown."""
     keys = ["mean", "median", *(f"p{p:g}" for p in PERCENTILES), "max"]
-    names = _MORE if result["closed_loop"] else (*_MORE, "client_queue_time")
+    queue = () if result["closed_loop"] else ("client_queue_time",)
     lines = [f"{'ms':<18}" + "".join(f"{key:>11}" for key in keys)]
-    for name in names:
+    for name in (*_MORE, *queue, "client_lag"):
         values = (result[f"{key}_{name}_ms"] for key in keys)
         lines.append(f"{TITLES[name][0]:<18}" + "".join(f"{value:>11.2f}" for value in values))
     return lines

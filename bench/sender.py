@@ -6,12 +6,16 @@ Imports nothing of the engine.
 """
 
 import asyncio
+import gc
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import aiohttp
 
 from bench.client import Outcome, Request, Target, send
+
+WATCH_EVERY_S = 0.02
 
 Due = tuple[int, Request, float]  # index, request, seconds after the load's begin
 
@@ -40,6 +44,8 @@ class Sender:
         self._began = began
         self._on_outcome = on_outcome
         self._outcomes: list[Outcome] = []
+        self._running: dict[int, Outcome] = {}
+        self._awake_at_s = math.inf  # when the watch is to wake
 
     async def run(
         self,
@@ -52,15 +58,35 @@ class Sender:
         due  ascending in time
         """
         places = asyncio.Semaphore(max_concurrency or len(due) or 1)
-        sending = asyncio.create_task(self._send_all(due, places))
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([sending, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        sending.cancel()
-        await asyncio.gather(sending, stopping, return_exceptions=True)
-        if not sending.cancelled():
-            sending.result()
+        gc.freeze()  # no collection looks at thousands of prompts while times are taken
+        tasks = [
+            asyncio.create_task(self._send_all(due, places)),
+            asyncio.create_task(_until(stop)),
+            asyncio.create_task(self._watch()),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            gc.unfreeze()
+        for failure in ended:
+            if isinstance(failure, Exception):
+                raise failure
         return sorted(self._outcomes, key=lambda outcome: outcome.index)
+
+    async def _watch(self) -> None:
+        """How late this process itself is: it is in the times of all requests that run."""
+        while True:
+            self._awake_at_s = time.perf_counter() + WATCH_EVERY_S
+            await asyncio.sleep(WATCH_EVERY_S)
+            for outcome in self._running.values():
+                self._note_lag(outcome)
+
+    def _note_lag(self, outcome: Outcome) -> None:
+        late_s = time.perf_counter() - self._awake_at_s
+        outcome.client_lag_s = max(outcome.client_lag_s, late_s)
 
     async def _send_all(self, due: Sequence[Due], places: asyncio.Semaphore) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -77,6 +103,7 @@ class Sender:
             now_s = time.perf_counter() - self._began
             outcome = Outcome(index=index, scheduled_s=at_s, sent_s=now_s)
             self._outcomes.append(outcome)
+            self._running[index] = outcome
             sending = send(self._session, self._target, request, outcome, self._began)
             try:
                 if request.cancel_after_s is None:
@@ -87,7 +114,13 @@ class Sender:
                 outcome.cancelled = True
                 raise
             finally:
+                del self._running[index]
+                self._note_lag(outcome)
                 self._on_outcome(outcome)
+
+
+async def _until(stop: asyncio.Event) -> None:
+    await stop.wait()
 
 
 async def _hang_up(sending: Awaitable[None], after_s: float, outcome: Outcome) -> None:

@@ -148,7 +148,7 @@ async def _load(
 ) -> list[Outcome]:
     places = arrivals.max_concurrency
     what = "open loop" if places is None else f"{places} at once"
-    with Progress(len(requests), what) as progress:
+    with Progress(len(requests), what, bar=not options.disable_tqdm) as progress:
         return await load.run(
             target,
             requests,

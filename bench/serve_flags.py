@@ -165,6 +165,7 @@ def _add_report(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--result-dir", default=".", help="[.]")
     group.add_argument("--result-filename", help="[LABEL-RATEqps-MODEL-DATE.json]")
     group.add_argument("--label", help="[the backend]")
+    group.add_argument("--disable-tqdm", action="store_true", help="no bar on a terminal")
     group.add_argument(
         "--metadata", type=_pair, nargs="+", default=[], metavar="NAME=VALUE", help="into the JSON"
     )

@@ -179,6 +179,16 @@ def test_a_late_server_delays_no_arrival(url: str) -> None:
     assert max(o.sent_s for o in outcomes) < min(o.chunk_times_s[0] for o in outcomes)
 
 
+def test_a_client_that_is_late_itself_says_so(url: str) -> None:
+    async def blocked() -> list[Outcome]:
+        asyncio.get_running_loop().call_later(0.1, time.sleep, 0.25)
+        request = Request(prompt=[1], max_tokens=4)
+        return await run(target(url, gap_s=0.05), [request] * 2, AT_ONCE)
+
+    for outcome in asyncio.run(blocked()):
+        assert 0.2 < outcome.client_lag_s < 1
+
+
 def test_what_waits_for_a_place_waits_in_the_client_and_is_told_apart(url: str) -> None:
     arrivals = Arrivals(max_concurrency=1)
     outcomes = load(target(url, ttft_s=0.2), 3, max_tokens=1, arrivals=arrivals)

@@ -17,6 +17,7 @@ ANSWERED = Outcome(
     output_tokens=2,
     counted_by="usage",
     text="ab",
+    client_lag_s=0.002,
 )
 REFUSED = Outcome(
     index=1, scheduled_s=0.0, sent_s=0.0, ended_s=0.5, error="http_429", message="full"
@@ -90,6 +91,7 @@ def test_more_is_said_below() -> None:
         "ITL                    250.00     250.00     250.00     250.00     250.00     250.00",
         "E2EL                   500.00     500.00     500.00     500.00     500.00     500.00",
         "Client Queue Time      250.00     250.00     250.00     250.00     250.00     250.00",
+        "Client Lag               2.00       2.00       2.00       2.00       2.00       2.00",
         "SLO attainment: 50.0% of requests (ttft 300 ms)",
         "Failed requests by kind: http_429 1",
         "Output tokens counted by: usage; one in each chunk",
