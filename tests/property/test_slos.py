@@ -12,6 +12,7 @@ from bench.simulate.model import Wants
 from bench.simulate.shape import Shape, Weather
 from bench.simulate.workload import workload
 from common.errors import Overloaded, SloMissed, TimedOut
+from common.ids import Role
 from launch.gateway.transfers import Generate, Slo
 
 TWO = Shape(prefills=2, decodes=2)
@@ -93,5 +94,6 @@ def test_nothing_of_them_is_remembered() -> None:
         cluster.submit(*requests, every_s=0.02)
         cluster.answer(requests)
         cluster.settle()
-        sizes.append({p.instance: footprint(p.core) for p in (cluster.gateway, *cluster.workers)})
+        deciding = (cluster.gateway, *cluster.of(Role.PREFILL))
+        sizes.append({process.instance: footprint(process.core) for process in deciding})
     assert sizes[1] == sizes[2]

@@ -94,7 +94,7 @@ def test_whoever_was_promised_an_answer_is_served_however_late() -> None:
 
 # --- short prompts behind a long one ---------------------------------------------------------
 
-PASS_S, TOKEN_S = 0.005, 0.001  # what a pass costs, and a token in it
+PASS_S = 0.005  # what a pass costs, beside its tokens
 DOCUMENT, QUESTION = 3000, 16
 EVERY_S = 0.3
 
@@ -108,7 +108,7 @@ class Seen:
     document_s: float = 0.0
 
 
-def questions_behind_a_document(ttft_s: float | None) -> Seen:
+def questions_behind_a_document(ttft_s: float | None, token_s: float = 0.001) -> Seen:
     """A question every so often while a document is computed, each with that TTFT stated."""
     bench = Bench(
         n_pages=400,
@@ -120,7 +120,7 @@ def questions_behind_a_document(ttft_s: float | None) -> Seen:
     )
     bench.hear(prefill(200, transfer="before"), prefill(DOCUMENT, transfer="document"))
     bench.hear(accept("before"), accept("document"), sender=D)
-    seen, asked, ends_at = Seen(), dict[str, float](), PASS_S + 200 * TOKEN_S
+    seen, asked, ends_at = Seen(), dict[str, float](), PASS_S + 200 * token_s
     next_at, n = 0.1, 0
     while not seen.document_s:
         if next_at < ends_at:
@@ -139,7 +139,7 @@ def questions_behind_a_document(ttft_s: float | None) -> Seen:
         seen.ttft_s += [bench.now - asked[name] for name in drawn if name in asked]
         seen.document_s = bench.now if "document" in drawn else 0.0
         if bench.launched is not None:
-            ends_at = bench.now + PASS_S + bench.plan.n_rows * TOKEN_S
+            ends_at = bench.now + PASS_S + bench.plan.n_rows * token_s
     return seen
 
 
@@ -161,3 +161,14 @@ def test_the_tighter_the_ttft_the_shorter_the_passes() -> None:
     assert max(tight.ttft_s[1:]) < 0.1  # the first came before anything was known
     assert 150 < max(loose.rows[3:]) <= 200
     assert max(tight.rows[3:]) <= 25 + 16
+
+
+def test_also_behind_a_document_that_is_overdue_itself() -> None:
+    """At 250 tokens a second its 3,000 take 12 s, and were owed in 6.5."""
+    seen = questions_behind_a_document(0.8, token_s=0.004)
+    assert seen.document_s > 12
+    assert len(seen.ttft_s) > 40
+    assert max(seen.ttft_s[3:]) < 0.8  # those before came behind a pass of 200
+    silent = questions_behind_a_document(None, token_s=0.004)
+    assert max(silent.ttft_s) > 2
+    assert seen.document_s < 1.35 * silent.document_s
