@@ -194,18 +194,20 @@ class PrefillCore:
 
     def _too_late(self, prompt: Prompt, now: float) -> Refusal | None:
         """Whoever was promised an answer is served, however late."""
-        if not prompt.request.refuse_if_late:
+        deadline_s = prompt.request.deadline_s
+        if deadline_s is None or not prompt.request.refuse_if_late:
             return None
-        cached_pages = min(
-            prompt.request.decode_cached_tokens // self._limits.page_tokens, prompt.reusable
-        )
+        page_tokens, pace = self._limits.page_tokens, self._passes.pace
+        cached_pages = min(prompt.request.decode_cached_tokens // page_tokens, prompt.reusable)
         cached_pages = max(cached_pages, len(self._compute.found(prompt)))
+        n_tokens = len(prompt.tokens) - cached_pages * page_tokens
+        pass_tokens = pace.pass_tokens(now, page_tokens, deadline_s)
         return too_late(
-            len(prompt.tokens) - cached_pages * self._limits.page_tokens,
-            tokens_ahead(self._transfers.all, prompt.due),
-            prompt.request.deadline_s,
+            n_tokens,
+            tokens_ahead(self._transfers.all, prompt.due, n_tokens, pass_tokens),
+            deadline_s,
             self._pulse.best_tokens_per_s,
-            self._passes.pace.rest_s(now),
+            pace.rest_s(now),
         )
 
     def _peer_down(self, instance: InstanceId) -> None:

@@ -7,6 +7,7 @@ operator allows.
 """
 
 from collections import deque
+from math import inf
 
 RECENT_PASSES = 4  # the fastest of these tells the rate: small ones and disturbed ones do not
 HEED_S = 60.0  # a TTFT that was stated is expected to be stated again within that time
@@ -53,13 +54,14 @@ class Pace:
         rows, began = self._running
         return max(0.0, began + rows / self.tokens_per_s - now)
 
-    def pass_tokens(self, now: float, page_tokens: int) -> int | None:
+    def pass_tokens(self, now: float, page_tokens: int, asked_s: float = inf) -> int | None:
         """Tokens of a pass that somebody may have to wait for: whole pages, one at least.
 
-        None: no bound is known, since nobody has stated a TTFT lately or nothing was measured.
+        `asked_s`: a TTFT to be heeded, too. None: no bound is known, since nobody has stated a TTFT
+        lately or nothing was measured.
         """
-        ttft_s = self._heeded_s(now)
-        if ttft_s is None or not self._recent:
+        ttft_s = min(self._heeded_s(now) or inf, asked_s)
+        if ttft_s == inf or not self._recent:
             return None
         pass_s = max(SHORTEST_PASS_S, ttft_s / PASS_SHARE)
         return max(1, int(self.tokens_per_s * pass_s) // page_tokens) * page_tokens

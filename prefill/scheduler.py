@@ -21,7 +21,7 @@ DUE_BASE_S = 0.5
 DUE_PER_TOKEN_S = 0.002
 TO_COMPUTE = (Phase.WAITING, Phase.FETCHING, Phase.RUNNING)
 MayStart = Callable[[Prompt], bool]
-SMALL_REST = 2  # a rest of 1/2 of what a pass computes of a prompt is not worth another pass
+SMALL_REST = 2  # a rest of 1/2 of a pass is not worth another one
 UNACCEPTED_SHARE = 4  # computed prompts that decode has not accepted hold 1/4 of the pool at most
 
 
@@ -104,31 +104,66 @@ def plan(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> tuple[Chun
     for prompt in _owed(queue, room.owed_at):
         starts.keep(prompt)
     chunks: list[Chunk] = []
-    budget = room.budget_tokens if room.pass_tokens is None else room.pass_tokens
-    budget = min(budget, room.budget_tokens)
+    budget = _Budget(room)
     for prompt in queue:
-        if budget <= 0 or len(chunks) == room.max_num_seqs:
+        if budget.left <= 0 or len(chunks) == room.max_num_seqs:
             break
-        if prompt.phase is Phase.RUNNING or (prompt.phase is Phase.WAITING and starts.take(prompt)):
-            size = min(prompt.remaining, room.chunk_tokens, budget)
-            chunks.append(Chunk(prompt, prompt.planned + size, prompt.phase is Phase.WAITING))
-            budget -= size
-    return _with_small_rest(chunks, queue, room)
+        size = budget.most(prompt)
+        runs = prompt.phase is Phase.RUNNING
+        if size and (runs or (prompt.phase is Phase.WAITING and starts.take(prompt))):
+            chunks.append(Chunk(prompt, prompt.planned + size, not runs))
+            budget.spend(prompt, size)
+    return budget.used_up(chunks, queue)
 
 
-def _with_small_rest(
-    chunks: Sequence[Chunk], queue: Sequence[Prompt], room: Room
-) -> tuple[Chunk, ...]:
-    """A prompt that is alone is computed to its end where little would be left for another pass."""
-    if len(chunks) == 1:
-        (chunk,) = chunks
-        prompt = chunk.prompt
-        others = any(p.phase in TO_COMPUTE for p in queue if p is not prompt)
-        rest, size = len(prompt.tokens) - chunk.end, chunk.end - prompt.planned
-        fits = size + rest <= min(room.chunk_tokens, room.budget_tokens)
-        if not others and fits and rest * SMALL_REST <= size:
-            return (replace(chunk, end=len(prompt.tokens)),)
-    return tuple(chunks)
+def is_long(n_tokens: int, pass_tokens: int | None) -> bool:
+    """It would not be finished by such a pass and a half."""
+    return pass_tokens is not None and n_tokens > pass_tokens + pass_tokens // SMALL_REST
+
+
+class _Budget:
+    """Tokens of the pass that are left.
+
+    Where somebody would wait for it, prompts that it cannot finish have half of it, however
+    overdue, and of the other half what nobody else needs.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self.left = self._of_long = room.budget_tokens
+        if room.pass_tokens is not None:
+            self.left = min(self.left, room.pass_tokens)
+            half = room.pass_tokens // 2 // room.page_tokens * room.page_tokens
+            self._of_long = max(half, room.page_tokens)
+
+    def most(self, prompt: Prompt) -> int:
+        """That a prompt may have."""
+        size = min(prompt.remaining, self._room.chunk_tokens, self.left)
+        return min(size, self._of_long) if self._is_long(prompt) else size
+
+    def spend(self, prompt: Prompt, size: int) -> None:
+        self.left -= size
+        if self._is_long(prompt):
+            self._of_long -= size
+
+    def _is_long(self, prompt: Prompt) -> bool:
+        return is_long(prompt.remaining, self._room.pass_tokens)
+
+    def used_up(self, chunks: Sequence[Chunk], queue: Iterable[Prompt]) -> tuple[Chunk, ...]:
+        """What is left goes to long prompts; one that is alone is not split for a small rest."""
+        room = self._room
+        alone = len(chunks) == 1 and sum(p.phase in TO_COMPUTE for p in queue) == 1
+        made: list[Chunk] = []
+        for chunk in chunks:
+            rest, size = len(chunk.prompt.tokens) - chunk.end, chunk.end - chunk.prompt.planned
+            more = 0
+            if self._is_long(chunk.prompt):
+                more = min(self.left, rest, room.chunk_tokens - size)
+                self.left -= more
+            elif alone and size + rest <= min(room.chunk_tokens, room.budget_tokens):
+                more = rest
+            made.append(replace(chunk, end=chunk.end + more))
+        return tuple(made)
 
 
 class _Starts:
@@ -204,20 +239,29 @@ def refusal(
     return None
 
 
-def tokens_ahead(prompts: Iterable[Prompt], due: float) -> int:
-    """Still to compute of those that are due no later, the running pass's part apart."""
-    return sum(p.remaining for p in prompts if p.due <= due and p.phase in TO_COMPUTE)
+def tokens_ahead(
+    prompts: Iterable[Prompt], due: float, n_tokens: int, pass_tokens: int | None
+) -> int:
+    """To compute before a prompt that is due then and has so many, or beside it.
+
+    The running pass's part is not counted. `pass_tokens`: see `Room`.
+    """
+    ahead = [p.remaining for p in prompts if p.due <= due and p.phase in TO_COMPUTE]
+    if is_long(n_tokens, pass_tokens):
+        return sum(ahead)
+    short = sum(n for n in ahead if not is_long(n, pass_tokens))
+    return short + min(sum(ahead) - short, short + n_tokens)  # long ones have half of each pass
 
 
 def too_late(
-    n_tokens: int, ahead: int, deadline_s: float | None, tokens_per_s: float, rest_s: float
+    n_tokens: int, ahead: int, deadline_s: float, tokens_per_s: float, rest_s: float
 ) -> Refusal | None:
     """Early rejection: a stated deadline cannot be met, so nothing is computed in vain.
 
     `n_tokens`: to compute of the prompt, behind `ahead` more and the `rest_s` of the running pass.
     `tokens_per_s`: the most that was measured; 0 if nothing was, and then nobody is refused.
     """
-    if deadline_s is None or not tokens_per_s:
+    if not tokens_per_s:
         return None
     ttft_s = rest_s + (ahead + n_tokens) / tokens_per_s
     if ttft_s <= deadline_s:

@@ -11,6 +11,7 @@ from prefill.scheduler import (
     Refusal,
     Room,
     due_at,
+    is_long,
     order,
     plan,
     refusal,
@@ -93,7 +94,7 @@ def test_a_pass_that_is_waited_for_has_so_many_tokens_of_all_prompts() -> None:
 
 def test_what_the_operator_allows_is_a_bound_still() -> None:
     queue = [prompt("a", 400), prompt("b", 400)]
-    assert ends(queue, replace(SHORT, chunk_tokens=20)) == [("a", 20), ("b", 10)]
+    assert ends(queue, replace(SHORT, chunk_tokens=20)) == [("a", 20)]
     assert ends(queue, replace(SHORT, budget_tokens=25)) == [("a", 25)]
 
 
@@ -103,6 +104,41 @@ def test_a_prompt_that_is_alone_is_not_split_for_a_small_rest() -> None:
     assert ends([running("a", 75, 30)], SHORT) == [("a", 75)]
     assert ends([prompt("a", 45)], replace(SHORT, chunk_tokens=44)) == [("a", 30)]
     assert ends([prompt("a", 45)], replace(SHORT, budget_tokens=44)) == [("a", 30)]
+
+
+def test_a_long_prompt_has_half_of_the_pass_however_overdue() -> None:
+    document, overdue = running("document", 400, 10), prompt("overdue", 400)
+    questions = [prompt("b", 14), prompt("c", 14)]
+    assert ends([document, *questions], SHORT) == [("document", 20), ("b", 14), ("c", 6)]
+    assert ends([document, overdue, *questions], SHORT) == [("document", 20), ("b", 14), ("c", 6)]
+    assert ends([*questions, document], SHORT) == [("b", 14), ("c", 14), ("document", 12)]
+
+
+def test_a_long_prompt_has_also_what_nobody_needs() -> None:
+    document, overdue = running("document", 400, 10), prompt("overdue", 400)
+    assert ends([document, prompt("b", 5)], SHORT) == [("document", 35), ("b", 5)]
+    assert ends([document, overdue], SHORT) == [("document", 40)]
+    near = replace(SHORT, chunk_tokens=12)
+    assert ends([document, overdue, prompt("b", 5)], near) == [("document", 22), ("b", 5)]
+
+
+def test_a_page_is_the_least_that_a_long_prompt_has() -> None:
+    tight = replace(SHORT, pass_tokens=10)
+    assert ends([running("document", 400, 10), prompt("b", 14)], tight) == [("document", 20)]
+
+
+def test_long_is_what_a_pass_and_a_half_would_not_finish() -> None:
+    assert not is_long(45, 30)
+    assert is_long(46, 30)
+    assert not is_long(10_000, None)
+
+
+def test_ahead_of_a_short_prompt_long_ones_have_half_of_each_pass() -> None:
+    queue = [prompt("document", 400), prompt("another", 400), prompt("question", 40)]
+    assert tokens_ahead(queue, 1.0, 20, 30) == 40 + (40 + 20)
+    assert tokens_ahead([prompt("document", 46)], 1.0, 60, 30) == 46
+    assert tokens_ahead(queue, 1.0, 46, 30) == 840  # it is long itself
+    assert tokens_ahead([prompt("document", 46)], 1.0, 45, 30) == 45
 
 
 def test_one_that_is_not_alone_is() -> None:
@@ -189,8 +225,7 @@ def test_a_deadline_that_cannot_be_met_is_refused() -> None:
     assert soon.predicted_ttft_s == 5.25
 
 
-def test_nobody_is_refused_without_a_deadline_or_before_a_rate_is_known() -> None:
-    assert too_late(10_000, 0, None, 100.0, 9.0) is None
+def test_nobody_is_refused_before_a_rate_is_known() -> None:
     assert too_late(10_000, 0, 0.1, 0.0, 9.0) is None
 
 
@@ -199,8 +234,8 @@ def test_ahead_is_what_is_due_no_later_and_is_still_to_be_computed() -> None:
     running.phase, running.planned = Phase.RUNNING, 20
     done = computed("done", 30, accepted=False, due=1.0)
     queue = [running, done, prompt("a", 30, due=2.0), prompt("b", 50, due=3.0)]
-    assert tokens_ahead(queue, 2.0) == 10 + 30
-    assert tokens_ahead(queue, 0.5) == 0
+    assert tokens_ahead(queue, 2.0, 5, None) == 10 + 30
+    assert tokens_ahead(queue, 0.5, 5, None) == 0
 
 
 def computed(name: str, n: int, *, accepted: bool, due: float) -> Prompt:
