@@ -21,6 +21,7 @@ def make_core(config: WorkerConfig, parts: Parts) -> DecodeCore:
         fingerprint=parts.fingerprint,
         chunk_tokens=config.chunk_tokens,
         enable_prefix_caching=config.enable_prefix_caching,
+        plan_ahead=True,
     )
     return DecodeCore(parts.limits, parts.pool, options, host=parts.host)
 
