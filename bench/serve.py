@@ -72,29 +72,44 @@ async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]
 
 
 async def _served(options: argparse.Namespace, stop: asyncio.Event) -> dict[str, Any]:
-    """The first model of /v1/models, waited for as long as the flag says.
+    """The first model of /v1/models; with a ready check, when it has answered a short prompt.
 
-    Raises ValueError, with what the server said, if it is no OpenAI-compatible server.
+    Raises ValueError, or aiohttp's errors, where it does not within the time that the flag says.
     """
-    url, deadline = f"{options.base_url}/v1/models", time.monotonic()
-    deadline += options.ready_check_timeout_sec
-    async with aiohttp.ClientSession(headers=dict(options.header)) as session:
-        while True:
-            try:
-                async with session.get(url) as response:
-                    status, text = response.status, await response.text()
-                if status < 500 or time.monotonic() > deadline:
-                    break
-            except aiohttp.ClientError:
-                if time.monotonic() > deadline or stop.is_set():
-                    raise
-            await asyncio.sleep(_RETRY_S)
+    deadline = time.monotonic() + options.ready_check_timeout_sec
+    while True:
+        try:
+            served = await _first_model(options)
+            if options.ready_check_timeout_sec == 0:
+                return served
+            await _try(serve_flags.target(options, options.model or str(served["id"])))
+            return await _first_model(options)  # it may know its context only now
+        except (aiohttp.ClientError, ValueError):
+            if time.monotonic() > deadline or stop.is_set():
+                raise
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _first_model(options: argparse.Namespace) -> dict[str, Any]:
+    """Raises ValueError, with what the server said, if it is no OpenAI-compatible server."""
+    async with (
+        aiohttp.ClientSession(headers=dict(options.header)) as session,
+        session.get(f"{options.base_url}/v1/models") as response,
+    ):
+        status, text = response.status, await response.text()
     try:
         return dict(json.loads(text)["data"][0])
     except (ValueError, KeyError, IndexError, TypeError):
-        if options.model:
+        if options.model and status < 500:
             return {"id": options.model}
         raise ValueError(f"/v1/models answered {status}: {text[:200]}") from None
+
+
+async def _try(target: Target) -> None:
+    """Raises ValueError, with what the server said, if it does not answer well."""
+    (outcome,) = await load.run(target, [Request(prompt="Hello", max_tokens=1)], Arrivals())
+    if not outcome.ok:
+        raise ValueError(f"not ready: {outcome.error} {outcome.message}")
 
 
 def _tokenizer(options: argparse.Namespace, target: Target) -> Tokenizer | None:

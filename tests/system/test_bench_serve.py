@@ -101,6 +101,17 @@ def test_it_waits_for_a_server_that_starts(capsys: pytest.CaptureFixture[str]) -
     assert results(capsys.readouterr().out)[0]["completed"] == 2
 
 
+def test_one_that_does_not_get_ready_is_one_line(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = ["--extra-body", '{"stub": {"status": 503}}']
+    assert main(["--base-url", url, "--ready-check-timeout-sec", "0.8", *body, *QUICK]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"error: {url}: not ready: http_503 ")
+    assert len(asked(url)) > 1
+
+
 def test_chats_are_sent_as_text_of_the_servers_tokenizer(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
