@@ -5,7 +5,7 @@ and tells nobody but the request log.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.engine.plan import Drawn, PassResult
 from common.ids import InstanceId, PageId, StepId
@@ -15,8 +15,9 @@ from common.params import FinishReason
 from common.stopping import token_rules
 from decode.forecast import Foresight
 from decode.holds import Holds
+from decode.pace import Pace
 from decode.passes import Pass, Row, build
-from decode.scheduler import Budget, Loss, first_short, pages_ahead, turns, victim
+from decode.scheduler import Budget, Loss, first_short, pages_ahead, tightest_s, turns, victim
 from decode.state import Phase, Sample, Table, Transfer, step_fence
 
 
@@ -53,6 +54,7 @@ class Compute:
         self.n_passes = 0  # composed
         self.n_ended = 0  # sequences, by themselves
         self.short = False  # of pages, in the last pass: somebody may have to give way
+        self._pace = Pace()
         self._limits = limits
         self._budget = Budget(
             budget_tokens=limits.max_num_batched_tokens,
@@ -82,7 +84,7 @@ class Compute:
         ready = [s for s in self.holds.active if self._may_go_on(s)]
         if not ready:
             return None
-        chosen = turns(ready, credit, self._budget)
+        chosen = turns(ready, credit, self._budget_of(ready))
         self.holds.claims.parked = chosen.parked
         room = self.holds.claims.room()
         spare = room.available_pages - room.claimed_pages
@@ -100,6 +102,16 @@ class Compute:
             table.n_ahead += row.end - row.start
             table.n_unread += bool(row.draws)
         return work
+
+    def _budget_of(self, ready: Sequence[Sample]) -> Budget:
+        """Prompts leave those who decode the time that these have asked for."""
+        limit_s = tightest_s(ready)
+        if limit_s is None:
+            return self._budget
+        context = sum(s.table.n_kv + s.table.n_ahead + 1 for s in ready)
+        least = self._limits.page_tokens
+        n_tokens = self._pace.prompt_tokens(limit_s, len(ready), context, least=least)
+        return replace(self._budget, prompt_tokens=n_tokens)
 
     def _may_go_on(self, sample: Sample) -> bool:
         """The next tokens to compute are known, or will be when the unanswered pass is final."""
@@ -175,11 +187,11 @@ class Compute:
                 draft.coming -= lacking
                 draft.spare = 0
                 return False
-            if draft.ahead:
-                self.short = True
-                return False
             loss = victim(self.holds.claims.losses(sample), self.holds.claims.losses_of_parked())
             if loss is None:
+                return False
+            if draft.ahead:
+                self.short = True
                 return False
             self._give_way(draft, loss)
         sample.table.claim -= promised
@@ -196,11 +208,12 @@ class Compute:
 
     def _look_ahead(self, *, ahead: bool) -> None:
         """A spill takes longer than a pass: it is begun while there are still pages, so that none
-        has to wait for it."""
+        has to wait for it. Between two passes alone: a pass `ahead` is one more to go by."""
         page_tokens = self._limits.page_tokens
         n_passes = self.holds.spills.n_passes(
             max((len(s.table.pages) for s in self.holds.active), default=0)
         )
+        n_passes += ahead and n_passes > 0
         while n_passes:
             room = self.holds.claims.room()
             spare = room.available_pages - room.claimed_pages + self.holds.spills.n_coming
@@ -233,6 +246,8 @@ class Compute:
 
     def commit(self, done: Pass, result: PassResult) -> list[Sample]:
         """The pass is final. Returns the live samples that have a new token."""
+        plan = done.plan
+        self._pace.learn(plan.n_rows, int(plan.len_B.sum()), result.seconds)
         at = 0
         scored = iter(result.scores)
         further: list[Sample] = []

@@ -76,10 +76,11 @@ class Spills:
         return self._costs.compute_s(n_tokens)
 
     def n_passes(self, n_pages: int) -> int:
-        """How many may go by while that many pages are spilled; 0: nothing is."""
+        """How many may go by until that many pages are spilled, the next one and the one after
+        it included; 0: nothing is."""
         if self._host is None or not n_pages:
             return 0
-        return min(1 + math.ceil(self._costs.copies_a_pass(n_pages)), MOST_PASSES)
+        return min(2 + math.ceil(self._costs.copies_a_pass(n_pages)), MOST_PASSES)
 
     def computed(self, n_rows: int, seconds: float) -> None:
         """A pass took so long."""
