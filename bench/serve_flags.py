@@ -3,17 +3,16 @@
 import argparse
 import json
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from bench import workloads
 from bench.arrivals import Arrivals, RampUp
 from bench.client import ENDPOINTS, Backend, Target
+from bench.flag_types import above, at_least, list_of, positive, whole
 from bench.measures import METRICS, PERCENTILES, Goodput
-from bench.workloads import positive
 
 SHOWN_METRICS = ("ttft", "tpot", "itl", "e2el")
-T = TypeVar("T")
 OWN_LENGTHS = ("sharegpt", "custom")  # their answers end where the model ends them
 
 
@@ -112,15 +111,15 @@ def _add_target(group: "argparse._ArgumentGroup") -> None:
         help="do not stop where the model does [but for sharegpt and custom]",
     )
     group.add_argument(
-        "--ready-check-timeout-sec", type=_at_least(0), default=0.0, help="wait for it [0]"
+        "--ready-check-timeout-sec", type=at_least(0), default=0.0, help="wait for it [0]"
     )
-    group.add_argument("--request-timeout-sec", type=_above(0), default=6 * 3600.0, help="[21600]")
+    group.add_argument("--request-timeout-sec", type=above(0), default=6 * 3600.0, help="[21600]")
 
 
 def _add_load(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--request-rate", type=_rate, help="requests/s, open loop [inf]")
     group.add_argument(
-        "--burstiness", type=_above(0), default=1.0, help="of gamma gaps; 1 is Poisson [1]"
+        "--burstiness", type=above(0), default=1.0, help="of gamma gaps; 1 is Poisson [1]"
     )
     group.add_argument(
         "--max-concurrency",
@@ -128,22 +127,22 @@ def _add_load(group: "argparse._ArgumentGroup") -> None:
         help="requests at once; several in turn, such as 1,8,32 [1; with a rate: no limit]",
     )
     group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"))
-    group.add_argument("--ramp-up-start-rps", type=_above(0))
-    group.add_argument("--ramp-up-end-rps", type=_above(0))
+    group.add_argument("--ramp-up-start-rps", type=above(0))
+    group.add_argument("--ramp-up-end-rps", type=above(0))
     group.add_argument(
         "--self-timed", action="store_true", help="times of the workload [of timed_trace]"
     )
-    group.add_argument("--num-warmups", type=_whole, default=2, help="first, one by one [2]")
+    group.add_argument("--num-warmups", type=whole, default=2, help="first, one by one [2]")
     group.add_argument(
-        "--cancel-rate", type=_at_least(0), default=0.0, help="part of clients that hang up [0]"
+        "--cancel-rate", type=at_least(0), default=0.0, help="part of clients that hang up [0]"
     )
     group.add_argument(
-        "--cancel-delay", type=_at_least(0), default=1.0, help="seconds after sending [1]"
+        "--cancel-delay", type=at_least(0), default=1.0, help="seconds after sending [1]"
     )
     group.add_argument(
         "--client-processes", type=positive, help="that send and measure [as the rate needs]"
     )
-    group.add_argument("--seed", type=_whole, default=0, help="of prompts, lengths and times [0]")
+    group.add_argument("--seed", type=whole, default=0, help="of prompts, lengths and times [0]")
 
 
 def _add_report(group: "argparse._ArgumentGroup") -> None:
@@ -152,12 +151,12 @@ def _add_report(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument(
         "--percentile-metrics",
-        type=_list(_metric),
+        type=list_of(_metric),
         default=list(SHOWN_METRICS),
         help=f"shown in the block [{','.join(SHOWN_METRICS)}]; known: {','.join(METRICS)}",
     )
     group.add_argument(
-        "--metric-percentiles", type=_list(_percentile), default=[99.0], help="of them [99]"
+        "--metric-percentiles", type=list_of(_percentile), default=[99.0], help="of them [99]"
     )
     group.add_argument("--save-result", action="store_true", help="as JSON, a file a result")
     group.add_argument("--save-detailed", action="store_true", help="and every request in it")
@@ -197,7 +196,7 @@ def _slo(text: str) -> tuple[str, float]:
     name, _, limit_ms = text.partition(":")
     if name not in ("ttft", "tpot", "e2el"):
         raise argparse.ArgumentTypeError(f"{text}: must be ttft:MS, tpot:MS or e2el:MS")
-    return name, _at_least(0)(limit_ms)
+    return name, at_least(0)(limit_ms)
 
 
 def _metric(text: str) -> str:
@@ -207,48 +206,17 @@ def _metric(text: str) -> str:
 
 
 def _percentile(text: str) -> float:
-    value = _at_least(0)(text)
+    value = at_least(0)(text)
     if value > 100:
         raise argparse.ArgumentTypeError(f"{text}: must be at most 100")
     return value
 
 
 def _numbers(text: str) -> list[int]:
-    return _list(positive)(text)
+    return list_of(positive)(text)
 
 
 def _rate(text: str) -> float | None:
     """inf is no rate: all at once."""
-    value = _above(0)(text)
+    value = above(0)(text)
     return None if math.isinf(value) else value
-
-
-def _whole(text: str) -> int:
-    return 0 if text == "0" else positive(text)
-
-
-def _above(lowest: float) -> Callable[[str], float]:
-    def parse_one(text: str) -> float:
-        value = float(text)
-        if not value > lowest:
-            raise argparse.ArgumentTypeError(f"{text}: must be above {lowest:g}")
-        return value
-
-    return parse_one
-
-
-def _at_least(lowest: float) -> Callable[[str], float]:
-    def parse_one(text: str) -> float:
-        value = float(text)
-        if not value >= lowest:
-            raise argparse.ArgumentTypeError(f"{text}: must be at least {lowest:g}")
-        return value
-
-    return parse_one
-
-
-def _list(one: Callable[[str], T]) -> Callable[[str], list[T]]:
-    def parse_all(text: str) -> list[T]:
-        return [one(part) for part in text.split(",")]
-
-    return parse_all

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from bench import datasets
 from bench.client import Request
+from bench.flag_types import above, at_least, positive, whole
 from bench.prompts import Prompts, Tokenizer
 from bench.traces import BLOCK_TOKENS
 
@@ -42,10 +43,13 @@ def _add_random(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--random-input-len", type=positive, default=256, help="[256]")
     group.add_argument("--random-output-len", type=positive, default=128, help="[128]")
     group.add_argument(
-        "--random-range-ratio", type=_part, default=0.0, help="lengths differ by that part [0]"
+        "--random-range-ratio",
+        type=at_least(0, below=1),
+        default=0.0,
+        help="lengths differ by that part [0]",
     )
     group.add_argument(
-        "--random-prefix-len", type=int, default=0, help="tokens that all prompts begin with [0]"
+        "--random-prefix-len", type=whole, default=0, help="tokens that all prompts begin with [0]"
     )
 
 
@@ -62,11 +66,11 @@ def _add_files(group: "argparse._ArgumentGroup") -> None:
 
 def _add_trace(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
-        "--time-scale", type=float, default=1.0, help="times it: 0.5 is twice as fast [1]"
+        "--time-scale", type=at_least(0), default=1.0, help="times it: 0.5 is twice as fast [1]"
     )
     group.add_argument("--max-requests", type=positive, help="the first so many [all]")
     group.add_argument(
-        "--length-scale", type=float, help="lengths by it [so that all fit the context]"
+        "--length-scale", type=above(0), help="lengths by it [so that all fit the context]"
     )
     group.add_argument("--max-model-len", type=positive, help="the context [as the server says]")
     group.add_argument(
@@ -75,20 +79,6 @@ def _add_trace(group: "argparse._ArgumentGroup") -> None:
         default=BLOCK_TOKENS,
         help=f"tokens of a block with a hash [{BLOCK_TOKENS}]",
     )
-
-
-def positive(text: str) -> int:
-    """For argparse: a whole number from 1 on."""
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text}: must be a number from 1 on")
-    return int(text)
-
-
-def _part(text: str) -> float:
-    part = float(text)
-    if not 0 <= part < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be from 0 up to, not including, 1")
-    return part
 
 
 def load(
