@@ -8,6 +8,7 @@ Imports nothing of the engine.
 import asyncio
 import gc
 import math
+import resource
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -16,11 +17,16 @@ import aiohttp
 from bench.client import Outcome, Request, Target, send
 
 WATCH_EVERY_S = 0.02
+MAX_FILES = 1 << 16  # open at once, a connection each; the usual soft limit is 1024
 
 Due = tuple[int, Request, float]  # index, request, seconds after the load's begin
 
 
 def open_session(target: Target) -> aiohttp.ClientSession:
+    """For any number of connections at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=target.timeout_s),

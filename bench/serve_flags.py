@@ -111,7 +111,10 @@ def _add_target(group: "argparse._ArgumentGroup") -> None:
         help="do not stop where the model does [but for sharegpt and custom]",
     )
     group.add_argument(
-        "--ready-check-timeout-sec", type=at_least(0), default=0.0, help="wait for it [0]"
+        "--ready-check-timeout-sec",
+        type=at_least(0),
+        default=0.0,
+        help="wait so long until it answers a request [0: do not ask]",
     )
     group.add_argument("--request-timeout-sec", type=above(0), default=6 * 3600.0, help="[21600]")
 

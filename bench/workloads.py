@@ -23,9 +23,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("workload")
     group.add_argument("--dataset-name", choices=NAMES, default="random", help="[random]")
     group.add_argument("--dataset-path", help="the file of sharegpt, custom or timed_trace")
-    group.add_argument("--num-prompts", type=positive, help="requests")
+    group.add_argument(
+        "--num-prompts",
+        type=positive,
+        help="requests [1000; of a closed loop 4 a client and at least 8; of a trace all]",
+    )
     group.add_argument("--input-len", type=positive, help="--random-input-len, shorter")
-    group.add_argument("--output-len", type=positive, help="output tokens, whatever the workload")
+    group.add_argument("--output-len", type=positive, help="output tokens, but of a trace")
     group.add_argument(
         "--prompt-form",
         choices=("ids", "text"),
