@@ -16,19 +16,17 @@ import json
 import os
 import sys
 import time
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import aiohttp
 import numpy as np
 
 from bench.client import Outcome, Request, Target, send
+from bench.disturbance import Round, gaps, itl_ratio, same_tokens, summarise, verdict
 from bench.sender import open_session
 from bench.server import Server, running
 
@@ -36,8 +34,6 @@ N_STREAMS, STREAM_PROMPT_TOKENS, STREAM_TOKENS = 4, 64, 4000
 N_BURST, BURST_PROMPT_TOKENS, BURST_TOKENS = 8, 2000, 8
 STEADY_TOKENS = 30  # of every stream, before anything counts
 VOCABULARY = range(1000, 30_000)
-MAX_ITL_RATIO, MAX_SPREAD, MAX_TTFT_RATIO = 1.2, 1.3, 1.15
-MS = 1e3
 _MODEL = "model"
 _POLL_S = 0.05
 _PROBE_S, _PROBE_STEPS = 1.0, 20_000
@@ -52,23 +48,6 @@ class Setup:
     cpus: tuple[int, int]
     client_cpus: frozenset[int]  # of client and gateway
     control: bool  # the streams are run once more, with no burst
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What one server did in one round. Seconds; gaps as (end of the gap, from the burst's sending;
-    its length)."""
-
-    alone_ttfts: tuple[float, ...]  # of a burst with no streams
-    loaded_ttfts: tuple[float, ...]  # of one beside them
-    before: tuple[tuple[float, float], ...]
-    during: tuple[tuple[float, float], ...]
-    control: tuple[tuple[float, float], ...]  # of the same tokens as `during`, with no burst
-    burst_s: float
-    cpu: dict[str, float]  # by process, the part of a core that it used during the burst
-    noise: (
-        float  # p99 / median of the same small computation, over and over, on each core: the worse
-    )
 
 
 def setups(cpus: tuple[int, int], chunks: Sequence[int]) -> list[Setup]:
@@ -101,89 +80,6 @@ def setups(cpus: tuple[int, int], chunks: Sequence[int]) -> list[Setup]:
             for chunk in chunks
         ),
     ]
-
-
-def summarise(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Medians over rounds; ratios are taken within a round, and told for each."""
-    itl = [_p99(r.during) / _p99(r.before) for r in rounds]
-    spread = [_p99(r.before) / median(gap for _, gap in r.before) for r in rounds]
-    ttft = [_mean(r.loaded_ttfts) / _mean(r.alone_ttfts) for r in rounds]
-    same = [_p99(r.during) / _p99(r.control) for r in rounds if r.control]
-    return {
-        "itl_ratio": median(itl),
-        "itl_ratio_by_round": itl,
-        "itl_ratio_of_same_tokens": median(same) if same else None,
-        "itl_spread_before": median(spread),
-        "itl_spread_before_by_round": spread,
-        "ttft_ratio": median(ttft),
-        "ttft_ratio_by_round": ttft,
-        "median_itl_before_ms": median(median(g for _, g in r.before) for r in rounds) * MS,
-        "median_itl_during_ms": median(median(g for _, g in r.during) for r in rounds) * MS,
-        "p99_itl_before_ms": median(_p99(r.before) for r in rounds) * MS,
-        "p99_itl_during_ms": median(_p99(r.during) for r in rounds) * MS,
-        "max_itl_during_ms": median(max(g for _, g in r.during) for r in rounds) * MS,
-        "mean_ttft_alone_ms": median(_mean(r.alone_ttfts) for r in rounds) * MS,
-        "mean_ttft_ms": median(_mean(r.loaded_ttfts) for r in rounds) * MS,
-        "cpu": {name: median(r.cpu.get(name, 0.0) for r in rounds) for name in rounds[0].cpu},
-        "noise": median(r.noise for r in rounds),
-        "noise_by_round": [r.noise for r in rounds],
-    }
-
-
-def verdict(apart: dict[str, Any], colocated: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The best colocated server is the one whose streams are disturbed least."""
-    best = min(colocated, key=lambda name: colocated[name]["itl_ratio"], default=None)
-    return {
-        "benchmark": "isolation",
-        "itl_ratio": apart["itl_ratio"],
-        "itl_spread_before": apart["itl_spread_before"],
-        "ttft_ratio": apart["ttft_ratio"],
-        "colocated_itl_ratio": None if best is None else colocated[best]["itl_ratio"],
-        "colocated_best": best,
-        "kept": {
-            "itl_ratio": apart["itl_ratio"] <= MAX_ITL_RATIO,
-            "itl_spread_before": apart["itl_spread_before"] <= MAX_SPREAD,
-            "ttft_ratio": apart["ttft_ratio"] <= MAX_TTFT_RATIO,
-        },
-        "apart": apart,
-        "colocated": colocated,
-    }
-
-
-def gaps(
-    streams: Sequence[Outcome], origin: float, begin: float, end: float
-) -> tuple[tuple[float, float], ...]:
-    """Of all streams, those that end within [begin, end), by time; `origin` is where it is 0."""
-    found = [
-        (after - origin, after - before)
-        for stream in streams
-        for before, after in pairwise(stream.chunk_times_s)
-        if begin <= after < end
-    ]
-    return tuple(sorted(found))
-
-
-def same_tokens(
-    streams: Sequence[Outcome], others: Sequence[Outcome], begin: float, end: float
-) -> tuple[tuple[float, float], ...]:
-    """Gaps of `others` before those tokens that `streams` had within [begin, end); times unchanged.
-
-    A stream slows down as its context grows; this tells that from what a burst does.
-    """
-    found: list[tuple[float, float]] = []
-    for stream, other in zip(streams, others, strict=True):
-        first, last = (bisect_left(stream.chunk_times_s, at) for at in (begin, end))
-        own = other.chunk_times_s[max(first - 1, 0) : last]
-        found += [(after, after - before) for before, after in pairwise(own)]
-    return tuple(sorted(found))
-
-
-def _p99(pairs: Sequence[tuple[float, float]]) -> float:
-    return float(np.percentile([gap for _, gap in pairs], 99))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 # --- measuring -----------------------------------------------------------------------------------
@@ -245,11 +141,11 @@ async def measure(server: Server, setup: Setup, before_s: float, seed: int) -> R
         await client.burst(1)
         alone = await client.burst()
         async with client.streams() as streams:
-            began = client.now()
+            began, cpu_began = client.now(), server.cpu_seconds()
             await asyncio.sleep(before_s)
-            sent, cpu_before = client.now(), server.cpu_seconds()
+            sent, cpu_sent = client.now(), server.cpu_seconds()
             loaded = await client.burst()
-            ended, cpu_after = client.now(), server.cpu_seconds()
+            ended, cpu_ended = client.now(), server.cpu_seconds()
         control: tuple[tuple[float, float], ...] = ()
         if setup.control:
             async with client.streams() as others:
@@ -262,12 +158,14 @@ async def measure(server: Server, setup: Setup, before_s: float, seed: int) -> R
         during=gaps(streams, sent, sent, ended),
         control=control,
         burst_s=ended - sent,
-        cpu={
-            name: (seconds - cpu_before[name]) / (ended - sent)
-            for name, seconds in cpu_after.items()
-        },
+        cpu_before=_parts(cpu_began, cpu_sent, sent - began),
+        cpu=_parts(cpu_sent, cpu_ended, ended - sent),
         noise=noise,
     )
+
+
+def _parts(earlier: dict[str, float], later: dict[str, float], of_s: float) -> dict[str, float]:
+    return {name: (later[name] - earlier[name]) / of_s for name in earlier}
 
 
 async def until_all_have(outcomes: Sequence[Outcome], n_tokens: int) -> None:
@@ -348,7 +246,7 @@ def _plot(rounds: dict[str, list[Round]], names: Sequence[str], path: Path) -> N
 
 
 def _middle(rounds: Sequence[Round]) -> Round:
-    ordered = sorted(rounds, key=lambda made: _p99(made.during) / _p99(made.before))
+    ordered = sorted(rounds, key=itl_ratio)
     return ordered[len(ordered) // 2]
 
 

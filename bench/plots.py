@@ -67,18 +67,22 @@ def attainment_by_scale(
 def latency_cdfs(
     seconds: Mapping[str, Mapping[str, Sequence[float]]], title: str, path: Path
 ) -> None:
-    """`seconds`: metric -> server -> values; one plot a metric, in ms."""
-    figure = Figure(figsize=(0.6 * _WIDTH * len(seconds), _HEIGHT), layout="constrained")
+    """`seconds`: metric -> server -> values; one plot a metric, in ms, two in a row."""
+    n_rows = -(-len(seconds) // 2)
+    figure = Figure(figsize=(1.5 * _WIDTH, 0.9 * _HEIGHT * n_rows), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title)
     for number, (metric, by_server) in enumerate(seconds.items(), 1):
-        axes = figure.add_subplot(1, len(seconds), number)
+        axes = figure.add_subplot(n_rows, 2, number)
         for (server, values), colour in zip(by_server.items(), _cycle(by_server), strict=True):
             shares = 100 * np.arange(1, len(values) + 1) / max(len(values), 1)
             axes.step(np.sort(values) * 1e3, shares, where="post", color=colour, label=server)
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(_plain)
+        axes.xaxis.set_minor_formatter(_plain)
+        axes.tick_params(axis="x", which="both", labelsize="x-small")
         axes.set_xlabel(f"{metric} (ms)")
-        axes.set_ylabel("requests (%)")
+        axes.set_ylabel("% that are at most so long")
         axes.grid(alpha=0.3)
         _legend(axes)
     _save(figure, path)
@@ -127,6 +131,9 @@ def timeline(lives: Sequence[Life], path: Path, title: str = "") -> None:
             left=[span.begin - start for _, span in spans],
             height=height,
             color=colour,
+            edgecolor=colour,  # so that what takes no time is seen too
+            linewidth=0.6,
+            zorder=4 if stage is Stage.TRANSFER else 2,
         )
     tokens = [(life.first_token - start, row) for row, life in enumerate(lives) if life.first_token]
     axes.scatter(*np.array(tokens).reshape(-1, 2).T, marker="|", color="black", s=22, zorder=3)

@@ -93,8 +93,12 @@ def _of_the_slo(sweep: Sweep) -> str:
     if sweep.slo is None:
         return "Stopped before the SLO was known."
     limits = (("TTFT", sweep.slo.ttft_ms), ("TPOT", sweep.slo.tpot_ms), ("E2EL", sweep.slo.e2el_ms))
-    told = ", ".join(f"{name} ≤ {ms:.3g} ms" for name, ms in limits if ms is not None)
+    told = ", ".join(f"{name} ≤ {_rounded(ms)} ms" for name, ms in limits if ms is not None)
     return f"SLO at scale 1: {told}. Rates in requests/s: median of the rounds (least to most)."
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _goodput_table(sweep: Sweep, found: Sequence[Result]) -> str:
