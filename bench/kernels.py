@@ -1,8 +1,10 @@
 """How fast passes are, beside the floors that this machine sets at the same moment.
 
     python -m bench.kernels MODEL [--threads 2] [--dtypes float32 bfloat16]
+                                  [--quantization none int8 gguf]
 
-MODEL is a .gguf file or a Hugging Face directory. Pages lie at random places of a pool that no
+MODEL is a .gguf file or a Hugging Face directory. Weights that are kept in several ways take turns,
+pass by pass. Pages lie at random places of a pool that no
 cache holds; tokens are drawn greedily. A decode step's floor is the bytes of weights and KV over
 the rate at which memory is read, or its operations over the rate of a large product if that is
 more; a prompt's is its operations over the latter. Rates are measured between the passes. The
@@ -14,13 +16,15 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
 
+from common.config import Quantization
 from common.engine.plan import Draw, PassPlan, Piece, pack
 from common.engine.runner import Runner
 from common.ids import PageId, TransferId
@@ -67,6 +71,7 @@ WORKS = (
 @dataclass(frozen=True, slots=True)
 class Row:
     dtype: str
+    quantization: str
     work: str
     n_passes: int
     p50_ms: float
@@ -96,11 +101,12 @@ class Machine:
 
 
 class Bench:
-    """One model in one dtype."""
+    """One model in one dtype, its weights kept in one way."""
 
-    def __init__(self, loaded: LoadedModel, dtype: str) -> None:
+    def __init__(self, loaded: LoadedModel, dtype: str, quantization: str = "none") -> None:
         self.loaded = loaded
         self.dtype = dtype
+        self.quantization = quantization
         spec = loaded.spec
         self.kv_spec = KVSpec(
             n_layers=spec.n_layers,
@@ -116,21 +122,18 @@ class Bench:
         self.rng = random.Random(0)
 
     def measure(self, work: Work) -> Row:
-        machine = Machine(TORCH_DTYPES[self.dtype])
-        plan = self.plan(work)
-        self.runner.run(plan)
-        passes_s: list[float] = []
-        while sum(passes_s) < MIN_S:
-            machine.measure()
-            passes_s.append(self.runner.run(plan).seconds)
+        return measure([self], work)[0]
+
+    def row(self, work: Work, passes_s: Sequence[float], machine: Machine) -> Row:
         p50_s = statistics.median(passes_s)
         floor_s = machine.floor_s(*self.needs(work))
         return Row(
             dtype=self.dtype,
+            quantization=self.quantization,
             work=work.label,
             n_passes=len(passes_s),
             p50_ms=p50_s * 1e3,
-            tokens_per_s=plan.n_rows / p50_s,
+            tokens_per_s=work.n_sequences * work.n_tokens / p50_s,
             floor_ms=floor_s * 1e3,
             over_floor=p50_s / floor_s,
         )
@@ -183,6 +186,23 @@ def parameters_of_layers(spec: ModelSpec) -> int:
     return spec.n_layers * spec.hidden_size * (attention + 3 * spec.intermediate_size)
 
 
+def measure(benches: Sequence[Bench], work: Work) -> list[Row]:
+    """Of models of one dtype, which take turns; a row for each."""
+    machine = Machine(TORCH_DTYPES[benches[0].dtype])
+    plans = [bench.plan(work) for bench in benches]
+    for bench, plan in zip(benches, plans, strict=True):
+        bench.runner.run(plan)
+    passes_s: list[list[float]] = [[] for _ in benches]
+    while sum(map(sum, passes_s)) < MIN_S * len(benches):
+        for bench, plan, of_bench in zip(benches, plans, passes_s, strict=True):
+            machine.measure()
+            of_bench.append(bench.runner.run(plan).seconds)
+    return [
+        bench.row(work, of_bench, machine)
+        for bench, of_bench in zip(benches, passes_s, strict=True)
+    ]
+
+
 def seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
@@ -194,19 +214,38 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument(
+        "--quantization", nargs="+", default=["none"], choices=get_args(Quantization)
+    )
     options = parser.parse_args()
-    ops.set_threads(options.threads)
     rows: list[Row] = []
+    weights: dict[str, int] = {}
     for dtype in options.dtypes:
-        bench = Bench(load_model(options.model, TORCH_DTYPES[dtype], None, 4096), dtype)
+        ops.set_threads(options.threads)
+        benches: list[Bench] = []
+        for kept in options.quantization:
+            loaded = load_model(options.model, TORCH_DTYPES[dtype], None, 4096, quantization=kept)
+            benches.append(Bench(loaded, dtype, kept))
+            weights[f"{dtype}/{kept}"] = loaded.weights_bytes
+            print(f"{dtype:>8} {kept:>4}  weights {loaded.weights_bytes} bytes")
         for work in WORKS:
-            row = bench.measure(work)
-            rows.append(row)
-            print(
-                f"{dtype:>8}  {row.work:<26} {row.p50_ms:8.1f} ms {row.tokens_per_s:8.0f} tok/s"
-                f"  floor {row.floor_ms:7.1f} ms  {row.over_floor:5.1f} x"
-            )
-    print(json.dumps({"threads": options.threads, "rows": [asdict(row) for row in rows]}))
+            for row in measure(benches, work):
+                rows.append(row)
+                print(
+                    f"{dtype:>8} {row.quantization:>4}  {row.work:<26} {row.p50_ms:8.1f} ms "
+                    f"{row.tokens_per_s:8.0f} tok/s  floor {row.floor_ms:7.1f} ms "
+                    f"{row.over_floor:5.1f} x",
+                    flush=True,
+                )
+    print(
+        json.dumps(
+            {
+                "threads": options.threads,
+                "weights_bytes": weights,
+                "rows": [asdict(row) for row in rows],
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -212,14 +212,15 @@ class _Worker:
 
     def _size(self) -> Sizes:
         config = self._config
-        spec = read_spec(Path(config.model))
-        size = sizes(config, spec)
+        path = Path(config.model)
+        size = sizes(config, read_spec(path))
         _log.info(
             line(
                 "memory",
                 model=config.served_model_name,
                 dtype=size.kv.dtype,
-                weights_bytes=weights_bytes(spec, DTYPES[size.kv.dtype]),
+                quantization=config.quantization,
+                weights_bytes=weights_bytes(path, DTYPES[size.kv.dtype], config.quantization),
                 kv_cache_memory_bytes=size.pool_bytes,
                 kv_tokens=size.n_tokens,
                 max_model_len=size.max_model_len,
@@ -240,6 +241,7 @@ class _Worker:
             None if config.run_dir is None else Path(config.run_dir),
             size.max_model_len,
             _Progress(),
+            quantization=config.quantization,
         )
         self._stack.callback(loaded.close)
         _log.info(line("loaded", seconds=time.monotonic() - began, bytes=loaded.weights_bytes))

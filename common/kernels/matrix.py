@@ -12,22 +12,25 @@ import torch
 from torch import Tensor
 
 from common.kernels.cpu import native
+from common.kernels.formats import WeightFormat
 
-# O outputs (rows)  I inputs  R rows given or asked for
+# O outputs (rows)  I inputs  R rows given or asked for  B bytes of a row as its format stores it
 
-PACKED_LAYOUT = "blocks-1"
+PACKED_LAYOUT = "blocks-2"
 """Names the bytes of packed matrices: change `cpu/matrix.h`, and this changes."""
 
 _PACKED_DTYPES = (torch.float32, torch.bfloat16)
-_STEP_BYTES = 4  # of one output: a float32 or two bfloat16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedMatrix:
-    """Read-only but for `write`, which expects memory that was zero."""
+    """Read-only but for `write`, which expects memory that was zero. `dtype`: of what it
+    multiplies and of the rows that it reads out.
+    """
 
     blocks: Tensor = field(repr=False)
     dtype: torch.dtype
+    format: WeightFormat
     n_outputs: int
     n_inputs: int
     n_products: int  # columns of a product: of a gated matrix half as many as outputs
@@ -35,29 +38,33 @@ class PackedMatrix:
     native: "native.lib.Matrix" = field(repr=False)
 
     @classmethod
-    def over(cls, blocks: Tensor, shape: Sequence[int], *, gated: bool) -> Self:
-        """`blocks`: of `blocks_shape`, contiguous."""
+    def over(
+        cls,
+        blocks: Tensor,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        weight_format: WeightFormat = WeightFormat.PLAIN,
+        *,
+        gated: bool = False,
+    ) -> Self:
+        """`blocks`: of `blocks_shape`, uint8, contiguous."""
         n_outputs, n_inputs = shape
-        n_products = n_outputs // 2 if gated else n_outputs
         return cls(
             blocks=blocks,
-            dtype=blocks.dtype,
+            dtype=dtype,
+            format=weight_format,
             n_outputs=n_outputs,
             n_inputs=n_inputs,
-            n_products=n_products,
+            n_products=n_outputs // 2 if gated else n_outputs,
             gated=gated,
-            native=native.lib.Matrix(
-                blocks.data_ptr(),
-                n_products,
-                n_inputs,
-                float32=blocks.dtype == torch.float32,
-                gated=gated,
-            ),
+            native=_native(blocks.data_ptr(), shape, dtype, weight_format, gated=gated),
         )
 
-    def write(self, rows_RI: Tensor, first: int) -> None:
-        """Rows of the matrix's dtype, contiguous, to `first` and those after it."""
-        self.native.pack(rows_RI.data_ptr(), len(rows_RI), first)
+    def write(self, rows: Tensor, first: int) -> None:
+        """To row `first` and those after it, contiguous: [R, I] of the matrix's dtype where its
+        format is plain, else [R, B] as the format stores them.
+        """
+        self.native.pack(rows.data_ptr(), len(rows), first)
 
     def read(self, outputs_R: Tensor) -> Tensor:
         """The rows [R, I] that the int64 indices name."""
@@ -70,28 +77,62 @@ class PackedMatrix:
 Matrix = Tensor | PackedMatrix
 
 
+def _native(
+    address: int,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    weight_format: WeightFormat,
+    *,
+    gated: bool,
+) -> "native.lib.Matrix":
+    n_outputs, n_inputs = shape
+    return native.lib.Matrix(
+        address,
+        n_outputs // 2 if gated else n_outputs,
+        n_inputs,
+        float32=dtype == torch.float32,
+        weight_format=weight_format.value,
+        gated=gated,
+    )
+
+
 def packs(dtype: torch.dtype) -> bool:
-    """Whether matrices of that dtype are packed here."""
+    """Whether matrices that multiply rows of that dtype are packed here."""
     return native.available() and dtype in _PACKED_DTYPES
 
 
-def blocks_shape(shape: Sequence[int], dtype: torch.dtype, *, gated: bool) -> tuple[int, int, int]:
-    """Of a packed [O, I] matrix: blocks, inputs rounded up, outputs of a block."""
-    n_outputs, n_inputs = shape
-    pair = _STEP_BYTES // dtype.itemsize
-    n_parts = 2 if gated else 1
-    block = native.lib.BLOCK
-    return n_parts * -(-n_outputs // n_parts // block), -(-n_inputs // pair) * pair, block
+def blocks_shape(
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    weight_format: WeightFormat = WeightFormat.PLAIN,
+    *,
+    gated: bool = False,
+) -> tuple[int, int]:
+    """Of a packed [O, I] matrix: blocks, bytes of a block."""
+    matrix = _native(0, shape, dtype, weight_format, gated=gated)
+    return matrix.n_blocks, matrix.block_bytes
+
+
+def pack(
+    rows: Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    weight_format: WeightFormat,
+    *,
+    gated: bool = False,
+) -> PackedMatrix:
+    """A packed copy of a matrix's rows (see `PackedMatrix.write`)."""
+    blocks = torch.zeros(blocks_shape(shape, dtype, weight_format, gated=gated), dtype=torch.uint8)
+    matrix = PackedMatrix.over(blocks, shape, dtype, weight_format, gated=gated)
+    matrix.write(rows.contiguous(), 0)
+    return matrix
 
 
 def prepare(w_OI: Tensor, *, gated: bool = False) -> Matrix:
     """The matrix as it multiplies fastest here: a packed copy, or itself."""
     if not packs(w_OI.dtype):
         return w_OI
-    blocks = torch.zeros(blocks_shape(w_OI.shape, w_OI.dtype, gated=gated), dtype=w_OI.dtype)
-    packed = PackedMatrix.over(blocks, w_OI.shape, gated=gated)
-    packed.write(w_OI.contiguous(), 0)
-    return packed
+    return pack(w_OI, w_OI.shape, w_OI.dtype, WeightFormat.PLAIN, gated=gated)
 
 
 def plain(matrix: Matrix) -> Tensor:

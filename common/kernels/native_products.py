@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from common.kernels.cpu import native
+from common.kernels.formats import WeightFormat
 from common.kernels.matrix import PackedMatrix
 
 # T rows  I inputs  O outputs
@@ -49,14 +50,14 @@ def tune(matrix: PackedMatrix) -> int | None:
 
     Takes some tenths of a second and changes no result. On this thread alone, by its own time: the
     border lies where reading and computing take a core as long as each other, and other threads
-    and processes only blur it. None: the matrix is too small to tell.
+    and processes only blur it. None: the matrix is too small to tell, or of a format whose
+    products never wait for that.
     """
-    block_bytes = matrix.blocks[0].nbytes
-    n_blocks = -(-_TUNED_BYTES // block_bytes)
-    if matrix.gated or n_blocks > len(matrix.blocks):
+    n_blocks = -(-_TUNED_BYTES // matrix.native.block_bytes)
+    if matrix.format is not WeightFormat.PLAIN or matrix.gated or n_blocks > matrix.native.n_blocks:
         return None
-    shape = (n_blocks * matrix.blocks.shape[2], matrix.n_inputs)
-    part = PackedMatrix.over(matrix.blocks[:n_blocks], shape, gated=False)
+    shape = (n_blocks * native.lib.BLOCK, matrix.n_inputs)
+    part = PackedMatrix.over(matrix.blocks[:n_blocks], shape, matrix.dtype)
     n_threads = native.lib.n_threads()
     native.lib.set_threads(1)
     border = _TUNED_ROWS[-1] + 1

@@ -80,6 +80,14 @@ class GgufSource:
             values = _dequantize(chunk, self.file.tensors[own])
             target[first : first + len(chunk)] = torch.from_numpy(values)
 
+    def stored_format(self, name: str) -> str:
+        return self.file.tensors[self._names[name]].block_format.name
+
+    def stored_rows(self, name: str) -> Tensor:
+        rows = self.file.rows(self._names[name])
+        order = self._row_order(name)
+        return torch.from_numpy(rows.copy() if order is None else rows[order])
+
     def _row_order(self, name: str) -> NDArray[np.intp] | None:
         """Which stored row each row comes from; None where they are in order."""
         if self.spec.family is not Family.LLAMA:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from common.config import Quantization
 from common.kernels import native_products
 from common.kernels.matrix import Matrix, PackedMatrix
 from common.model.fingerprint import file_identity, fingerprint
@@ -13,7 +14,16 @@ from common.model.gguf_file import GgufFile
 from common.model.gguf_weights import GgufSource, spec_from_gguf
 from common.model.hf_config import spec_from_config
 from common.model.llama import Llama
-from common.model.packing import Report, check_source, fill, layout_name, packed_layout, place
+from common.model.packing import (
+    Placed,
+    Report,
+    check_source,
+    fill,
+    layout_name,
+    packed_layout,
+    place,
+)
+from common.model.quantization import choose_formats
 from common.model.rope import cos_sin_table
 from common.model.safetensors_weights import SafetensorsSource, read_file
 from common.model.shared_weights import SharedWeights, private_weights
@@ -47,9 +57,9 @@ def read_spec(model_path: Path) -> ModelSpec:
     return spec_from_gguf(GgufFile(model_path))
 
 
-def weights_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Memory that the packed weights take."""
-    return place(packed_layout(spec), dtype)[1]
+def weights_bytes(model_path: Path, dtype: torch.dtype, quantization: Quantization) -> int:
+    """Memory that the packed weights take. Raises as `load_model` does."""
+    return _place(_open(model_path), dtype, quantization)[1]
 
 
 def load_model(
@@ -58,8 +68,11 @@ def load_model(
     run_dir: Path | None,
     max_model_len: int,
     report: Report | None = None,
+    *,
+    quantization: Quantization = "none",
 ) -> LoadedModel:
-    """Load for sequences of up to `max_model_len` tokens, with weights rounded to `dtype`.
+    """Load for sequences of up to `max_model_len` tokens, with weights rounded to `dtype`, or kept
+    as `quantization` says.
 
     With a `run_dir` all processes of this user that name it share one copy of the weights, which
     the first of them loads; None: a copy of one's own. `report` shows progress; while another
@@ -67,12 +80,10 @@ def load_model(
 
     Raises `UnsupportedModel` for what cannot be run here, `SetupError` for what cannot be read.
     """
-    source = SafetensorsSource(model_path) if model_path.is_dir() else GgufSource(model_path)
+    source = _open(model_path)
     spec = source.spec
     check_max_model_len(spec, max_model_len)
-    layout = packed_layout(spec)
-    check_source(layout, source, tied=spec.tied_embeddings)
-    placed, n_bytes = place(layout, dtype)
+    placed, n_bytes = _place(source, dtype, quantization)
     name = fingerprint(model_path)
 
     def filler(tensors: dict[str, Matrix]) -> None:
@@ -86,7 +97,7 @@ def load_model(
     if run_dir is None:
         tensors = private_weights(placed, n_bytes, dtype, filler)
     else:
-        key = _sharing_key(name, file_identity(model_path), dtype)
+        key = _sharing_key(name, file_identity(model_path), dtype, quantization)
         shared = SharedWeights(run_dir, key, placed, n_bytes, dtype)
         try:
             tensors = shared.open(filler, waiting)
@@ -105,7 +116,19 @@ def load_model(
     )
 
 
-def _sharing_key(name: str, identity: str, dtype: torch.dtype) -> str:
+def _open(model_path: Path) -> SafetensorsSource | GgufSource:
+    return SafetensorsSource(model_path) if model_path.is_dir() else GgufSource(model_path)
+
+
+def _place(
+    source: SafetensorsSource | GgufSource, dtype: torch.dtype, quantization: Quantization
+) -> tuple[tuple[Placed, ...], int]:
+    layout = packed_layout(source.spec)
+    check_source(layout, source, tied=source.spec.tied_embeddings)
+    return place(layout, dtype, choose_formats(layout, source, quantization))
+
+
+def _sharing_key(name: str, identity: str, dtype: torch.dtype, quantization: Quantization) -> str:
     """Short, since a Unix socket's path holds it; equal only where the packed bytes are equal."""
-    parts = f"{name} {identity} {dtype} {layout_name(dtype)}"
+    parts = f"{name} {identity} {dtype} {quantization} {layout_name(dtype)}"
     return hashlib.blake2b(parts.encode(), digest_size=8).hexdigest()

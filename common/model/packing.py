@@ -7,7 +7,7 @@ once. Change the layout: raise `LAYOUT_VERSION`, since processes of other versio
 it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from common.errors import SetupError
+from common.kernels.formats import WeightFormat, decode, encode_int8, has_unopposed_codes
 from common.kernels.matrix import PACKED_LAYOUT, Matrix, PackedMatrix, blocks_shape, packs
 from common.model.spec import ModelSpec
 from common.model.weight_source import WeightSource
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 ALIGN_BYTES = 64  # a cache line, and the widest vector register
+_ENCODED = 1 << 21  # weights encoded at a time
 
 Report = Callable[[str, int, int], None]
 """Called after each packed tensor: its name, bytes done, bytes in all."""
@@ -29,7 +31,8 @@ Report = Callable[[str, int, int], None]
 class Use(Enum):
     """What a pass does with a tensor."""
 
-    PLAIN = auto()  # norms, biases, a table of embeddings: torch's own layout
+    VECTOR = auto()  # norms, biases
+    TABLE = auto()  # embeddings that are only looked up
     MATRIX = auto()  # multiplies
     GATED = auto()  # multiplies as gate and up
 
@@ -40,14 +43,14 @@ class Packed(NamedTuple):
     name: str
     shape: tuple[int, ...]
     sources: tuple[tuple[str, int], ...]  # (Hugging Face's name, rows)
-    use: Use = Use.PLAIN
+    use: Use = Use.VECTOR
 
 
 def packed_layout(spec: ModelSpec) -> tuple[Packed, ...]:
     """Every tensor of the model, in the order in which a pass reads them."""
     hidden = spec.hidden_size
     embed = [("model.embed_tokens.weight", spec.vocab_size)]
-    embed_use = Use.MATRIX if spec.tied_embeddings else Use.PLAIN
+    embed_use = Use.MATRIX if spec.tied_embeddings else Use.TABLE
     tensors = [_stack("embed", (hidden,), embed, embed_use)]
     for layer in range(spec.n_layers):
         tensors += _layer_layout(spec, layer)
@@ -81,7 +84,7 @@ def _layer_layout(spec: ModelSpec, layer: int) -> list[Packed]:
     ]
     for name, columns, has_bias, prefix, parts in matrices:
         matrix_use = Use.GATED if name == "gate_up" else Use.MATRIX
-        for kind, tail, use in (("weight", (columns,), matrix_use), ("bias", (), Use.PLAIN)):
+        for kind, tail, use in (("weight", (columns,), matrix_use), ("bias", (), Use.VECTOR)):
             if kind == "weight" or has_bias:
                 sources = [(f"{theirs}.{prefix}.{source}.{kind}", rows) for source, rows in parts]
                 tensors.append(_stack(f"{ours}.{name}.{kind}", tail, sources, use))
@@ -89,35 +92,54 @@ def _layer_layout(spec: ModelSpec, layer: int) -> list[Packed]:
 
 
 def _stack(
-    name: str, tail: tuple[int, ...], sources: list[tuple[str, int]], use: Use = Use.PLAIN
+    name: str, tail: tuple[int, ...], sources: list[tuple[str, int]], use: Use = Use.VECTOR
 ) -> Packed:
     return Packed(name, (sum(rows for _, rows in sources), *tail), tuple(sources), use)
 
 
 def layout_name(dtype: torch.dtype) -> str:
-    """Processes may share packed weights of one dtype where this is equal."""
+    """Processes may share packed weights of one dtype and formats where this is equal."""
     return f"{LAYOUT_VERSION}-{PACKED_LAYOUT if packs(dtype) else 'rows'}"
+
+
+Formats = Mapping[str, WeightFormat]
+"""Of packed tensors, by name; the others are plain."""
 
 
 class Placed(NamedTuple):
     """A packed tensor's place in a buffer that holds them all."""
 
     packed: Packed
+    format: WeightFormat
     shape: tuple[int, ...]  # in memory: of blocks, where a matrix is packed
     offset: int  # bytes; a multiple of ALIGN_BYTES
     n_bytes: int
 
+    def is_packed(self, dtype: torch.dtype) -> bool:
+        """Whether it lies in blocks. Where no kernel reads them, weights are decoded instead."""
+        return _is_packed(self.packed.use, self.format, dtype)
 
-def place(layout: tuple[Packed, ...], dtype: torch.dtype) -> tuple[tuple[Placed, ...], int]:
+
+def _is_packed(use: Use, weight_format: WeightFormat, dtype: torch.dtype) -> bool:
+    if use is Use.VECTOR or not packs(dtype):
+        return False
+    return use is not Use.TABLE or weight_format is not WeightFormat.PLAIN
+
+
+def place(
+    layout: tuple[Packed, ...], dtype: torch.dtype, formats: Formats | None = None
+) -> tuple[tuple[Placed, ...], int]:
     """Lay the tensors out one after the other. Also returns the bytes of all."""
     placed: list[Placed] = []
     at = 0
     for packed in layout:
+        weight_format = (formats or {}).get(packed.name, WeightFormat.PLAIN)
         shape = packed.shape
-        if packed.use is not Use.PLAIN and packs(dtype):
-            shape = blocks_shape(shape, dtype, gated=packed.use is Use.GATED)
         n_bytes = torch.Size(shape).numel() * dtype.itemsize
-        placed.append(Placed(packed, shape, at, n_bytes))
+        if _is_packed(packed.use, weight_format, dtype):
+            shape = blocks_shape(shape, dtype, weight_format, gated=packed.use is Use.GATED)
+            n_bytes = torch.Size(shape).numel()
+        placed.append(Placed(packed, weight_format, shape, at, n_bytes))
         at += -(-n_bytes // ALIGN_BYTES) * ALIGN_BYTES
     return tuple(placed), at
 
@@ -151,13 +173,19 @@ def views(buffer: memoryview, placed: tuple[Placed, ...], dtype: torch.dtype) ->
 
 
 def _view(buffer: memoryview, entry: Placed, dtype: torch.dtype) -> Matrix:
-    count = entry.n_bytes // dtype.itemsize
-    flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=entry.offset)
-    tensor = flat.view(entry.shape)
     packed = entry.packed
-    if packed.use is Use.PLAIN or not packs(dtype):
-        return tensor
-    return PackedMatrix.over(tensor, packed.shape, gated=packed.use is Use.GATED)
+    if not entry.is_packed(dtype):
+        count = entry.n_bytes // dtype.itemsize
+        flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=entry.offset)
+        return flat.view(entry.shape)
+    flat = torch.frombuffer(buffer, dtype=torch.uint8, count=entry.n_bytes, offset=entry.offset)
+    return PackedMatrix.over(
+        flat.view(entry.shape),
+        packed.shape,
+        dtype,
+        entry.format,
+        gated=packed.use is Use.GATED,
+    )
 
 
 def fill(
@@ -169,11 +197,15 @@ def fill(
     """Read every source tensor into its rows, which must be zero. Holds one source at a time."""
     of_bytes = sum(entry.n_bytes for entry in placed)
     done_bytes = 0
-    for packed, _, _, n_bytes in placed:
+    for packed, weight_format, _, _, n_bytes in placed:
         first = 0
-        for name, rows in packed.sources:
-            _fill_rows(tensors[packed.name], first, (rows, *packed.shape[1:]), name, source)
-            first += rows
+        matrix = tensors[packed.name]
+        for name, n_rows in packed.sources:
+            if weight_format is WeightFormat.PLAIN:
+                _fill_rows(matrix, first, (n_rows, *packed.shape[1:]), name, source)
+            else:
+                _fill_encoded(matrix, first, name, weight_format, source)
+            first += n_rows
         done_bytes += n_bytes
         if report is not None:
             report(packed.name, done_bytes, of_bytes)
@@ -188,3 +220,33 @@ def _fill_rows(
         rows_RI = torch.empty(shape, dtype=matrix.dtype)
         source.read_into(name, rows_RI)
         matrix.write(rows_RI, first)
+
+
+def _fill_encoded(
+    matrix: Matrix, first: int, name: str, weight_format: WeightFormat, source: WeightSource
+) -> None:
+    """In pieces: what is read, encoded and decoded would be several times the tensor."""
+    whole = _encodable(name, weight_format, source)
+    step = max(1, _ENCODED // whole.shape[1])
+    for at in range(0, len(whole), step):
+        stored = whole[at : at + step]
+        if weight_format is WeightFormat.INT8:
+            stored = encode_int8(stored)
+        if isinstance(matrix, Tensor):
+            matrix[first + at : first + at + len(stored)] = decode(stored, weight_format)
+        else:
+            matrix.write(stored, first + at)
+
+
+def _encodable(name: str, weight_format: WeightFormat, source: WeightSource) -> Tensor:
+    """Rows to encode, float32, or those stored in that format already."""
+    if weight_format is WeightFormat.INT8:
+        rows_RI = torch.empty(source.shapes()[name], dtype=torch.float32)
+        source.read_into(name, rows_RI)
+        return rows_RI
+    stored = source.stored_rows(name)
+    if has_unopposed_codes(stored, weight_format):
+        raise SetupError(
+            f"tensor {name} has codes of -128, which cannot be kept: leave out --quantization gguf"
+        )
+    return stored

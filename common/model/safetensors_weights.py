@@ -45,6 +45,13 @@ class SafetensorsSource:
             raise UnsupportedModel(f"tensor {name} is {stored.dtype}: quantised weights need GGUF")
         out.copy_(stored)
 
+    def stored_format(self, name: str) -> str:
+        return str(self._file_of[name].get_slice(name).get_dtype())
+
+    def stored_rows(self, name: str) -> Tensor:
+        stored = self._file_of[name].get_tensor(name)
+        return stored.reshape(len(stored), -1).view(torch.uint8)
+
 
 def weight_files(directory: Path) -> list[Path]:
     """The safetensors files that hold the model, by name; all exist."""

@@ -33,7 +33,8 @@ class WeightsHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     key: str
     dtype: str
-    tensors: tuple[tuple[str, tuple[int, ...], int, int], ...]  # name, shape, offset, bytes
+    tensors: tuple[tuple[str, str, tuple[int, ...], int, int], ...]
+    """name, format, shape, offset, bytes"""
 
 
 def private_weights(
@@ -69,7 +70,7 @@ class SharedWeights:
         self._rendezvous = Rendezvous(run_dir, f"weights-{key}")
         self._placed = placed
         self._dtype = dtype
-        rows = tuple((entry.packed.name, *entry[1:]) for entry in placed)
+        rows = tuple((entry.packed.name, entry.format.value, *entry[2:]) for entry in placed)
         header = msgspec.msgpack.encode(
             WeightsHeader(key=key, dtype=str(dtype).removeprefix("torch."), tensors=rows)
         )

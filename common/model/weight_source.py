@@ -15,3 +15,11 @@ class WeightSource(Protocol):
     def read_into(self, name: str, out: Tensor) -> None:
         """Write the tensor to `out` (of its shape, contiguous), rounded to `out`'s dtype."""
         ...
+
+    def stored_format(self, name: str) -> str:
+        """How the file stores the tensor: GGUF's or safetensors' name, such as Q4_1 or BF16."""
+        ...
+
+    def stored_rows(self, name: str) -> Tensor:
+        """The rows as the file stores them: uint8 [rows, bytes of a row]."""
+        ...

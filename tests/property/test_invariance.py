@@ -55,7 +55,7 @@ def small_model() -> Llama:
 
     tensors = {
         packed.name: prepare(normal(packed.name, packed.shape), gated=packed.use is Use.GATED)
-        if packed.use is not Use.PLAIN
+        if packed.use in (Use.MATRIX, Use.GATED)
         else normal(packed.name, packed.shape)
         for packed in packed_layout(SPEC)
     }

@@ -23,7 +23,7 @@ class OneSequence:
             n_kv_heads=model.spec.n_kv_heads,
             head_dim=model.spec.head_dim,
             page_tokens=PAGE_TOKENS,
-            dtype="float32",
+            dtype=str(model.final_norm_H.dtype).removeprefix("torch."),
         )
         n_pages = pages_for(max_tokens, PAGE_TOKENS)
         pool = KVCache(spec, np.zeros((n_pages, spec.page_bytes), np.uint8))

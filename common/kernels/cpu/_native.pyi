@@ -19,11 +19,26 @@ class Matrix:
     """A view of packed weights (`matrix.h`), whose memory must outlive it."""
 
     def __init__(
-        self, data: int, n_outputs: int, n_inputs: int, *, float32: bool, gated: bool
+        self,
+        data: int,
+        n_outputs: int,
+        n_inputs: int,
+        *,
+        float32: bool,
+        weight_format: str,
+        gated: bool,
     ) -> None:
-        """`n_outputs` of one part; otherwise bfloat16."""
+        """`n_outputs` of one part; otherwise bfloat16. ValueError: no such format."""
 
-    def pack(self, rows: int, n_rows: int, first: int) -> None: ...
+    @property
+    def n_blocks(self) -> int:
+        """Of all parts."""
+
+    @property
+    def block_bytes(self) -> int: ...
+    def pack(self, rows: int, n_rows: int, first: int) -> None:
+        """Rows as the format stores them, contiguous."""
+
     def unpack(self, outputs: int, n: int, rows: int) -> None:
         """`outputs`: int64."""
 

@@ -1,6 +1,9 @@
 // Bindings of matrices and products.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
 
 #include "bind.h"
 #include "products.h"
@@ -13,6 +16,15 @@ namespace {
 
 const char* bytes_at(uintptr_t address) { return reinterpret_cast<const char*>(address); }
 char* memory_at(uintptr_t address) { return reinterpret_cast<char*>(address); }
+
+Format format_of(const std::string& name) {
+  const char* const NAMES[] = {"plain", "int8", "q8_0", "q4_1"};
+  for (int i = 0; i < 4; i++) {
+    if (name == NAMES[i]) return static_cast<Format>(i);
+  }
+  throw nb::value_error(("no such format of weights: " + name).c_str());
+}
+
 Dtype dtype_of(bool float32) { return float32 ? Dtype::float32 : Dtype::bfloat16; }
 
 void multiply_at(const Matrix& matrix, uintptr_t x, int64_t n_rows, uintptr_t bias, uintptr_t out,
@@ -36,10 +48,13 @@ void bind_products(nb::module_& m) {
   nb::class_<Matrix>(m, "Matrix")
       .def("__init__",
            [](Matrix* self, uintptr_t data, int64_t n_outputs, int64_t n_inputs, bool float32,
-              bool gated) {
-             new (self) Matrix{memory_at(data), n_outputs, n_inputs, dtype_of(float32), gated};
+              const std::string& format, bool gated) {
+             new (self) Matrix{memory_at(data),   n_outputs, n_inputs, dtype_of(float32),
+                               format_of(format), gated};
            },
-           "data"_a, "n_outputs"_a, "n_inputs"_a, nb::kw_only(), "float32"_a, "gated"_a)
+           "data"_a, "n_outputs"_a, "n_inputs"_a, nb::kw_only(), "float32"_a, "weight_format"_a, "gated"_a)
+      .def_prop_ro("n_blocks", [](const Matrix& self) { return self.n_blocks() * self.n_parts(); })
+      .def_prop_ro("block_bytes", &Matrix::block_bytes)
       .def("pack",
            [](const Matrix& self, uintptr_t rows, int64_t n_rows, int64_t first) {
              if (first < 0 || first + n_rows > self.n_outputs * self.n_parts()) {

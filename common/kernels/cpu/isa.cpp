@@ -8,7 +8,8 @@ Isa best_isa() {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (!avx512) return Isa::avx2;
-  return __builtin_cpu_supports("avx512bf16") ? Isa::avx512bf16 : Isa::avx512;
+  const bool bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+  return bf16 ? Isa::avx512bf16 : Isa::avx512;
 }
 
 static Isa chosen = best_isa();

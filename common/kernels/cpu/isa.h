@@ -27,4 +27,4 @@ void set_isa(Isa isa);
 #define BEGIN_AVX2 BATON_BEGIN_TARGET("avx2,fma")
 #define BEGIN_AVX512 BATON_BEGIN_TARGET("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")
 #define BEGIN_AVX512BF16 \
-  BATON_BEGIN_TARGET("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
+  BATON_BEGIN_TARGET("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi")

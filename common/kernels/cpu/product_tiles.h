@@ -1,4 +1,4 @@
-// The product's inner loops; included by `for_each_isa.h`. A kernel K says
+// Tiles of a product whose weights are of its rows' dtype. A kernel K says
 //
 //   Vector, LANES, zero, load, store, broadcast   of 4 bytes a lane
 //   multiply_add(sum, w, x)                       sum + w * x, or of pairs sum + w0 x0 + w1 x1
@@ -133,10 +133,10 @@ TileFunction tile_of(int n_rows, std::integer_sequence<int, ROWS...>) {
   return TILES[n_rows - 1];
 }
 
-// sums[n_rows][BLOCK] of one block.
+// sums[n_rows][BLOCK] of one block. `cold`: its weights are in no cache.
 template <class K>
 void multiply_block(const char* w, const char* x, int64_t x_stride, int64_t n_steps, int n_rows,
-                    float* sums) {
+                    float* sums, bool cold) {
   constexpr std::make_integer_sequence<int, K::TILE_ROWS> SIZES;
   const int n_tiles = (n_rows + K::TILE_ROWS - 1) / K::TILE_ROWS;
   const int64_t n_cached = n_tiles == 1 ? n_steps : CACHED_STEPS;
@@ -145,60 +145,12 @@ void multiply_block(const char* w, const char* x, int64_t x_stride, int64_t n_st
     for (int t = 0; t < n_tiles; t++) {  // tiles as equal as can be: a tile of one row costs as
       const int row = n_rows * t / n_tiles;  // much as one of several
       const int n_tile_rows = n_rows * (t + 1) / n_tiles - row;
-      const bool prefetch = t == 0 && n_tile_rows >= prefetch_rows;
+      const bool prefetch = cold && t == 0 && n_tile_rows >= prefetch_rows;
       const TileFunction f = prefetch ? tile_of<K, true>(n_tile_rows, SIZES)
                                       : tile_of<K, false>(n_tile_rows, SIZES);
       f(w + step * STEP_BYTES, x + row * x_stride + step * 4, x_stride, n, sums + row * BLOCK,
         step == 0);
     }
-  }
-}
-
-// out[n] = a row's sums of a block, rounded once: plus bias, or silu(gate) * up.
-template <class Element, class Out>
-void put(const float* sums, const Element* bias, Out* out, int n) {
-  for (int i = 0; i < n; i += 16) {
-    const int left = std::min(16, n - i);
-    F32x16 y = load(sums + i);
-    if (bias) y = y + load(bias + i, left);
-    store(out + i, y, left);
-  }
-}
-
-template <class Element, class Out>
-void put_gated(const float* gate, const float* up, const Element* gate_bias,
-               const Element* up_bias, Out* out, int n) {
-  for (int i = 0; i < n; i += 16) {
-    const int left = std::min(16, n - i);
-    F32x16 g = load(gate + i), u = load(up + i);
-    if (gate_bias) {
-      g = g + load(gate_bias + i, left);
-      u = u + load(up_bias + i, left);
-    }
-    store(out + i, g / (exp(zero() - g) + splat(1.0f)) * u, left);
-  }
-}
-
-// Rows [row_begin, row_end) of the outputs of one block. At most MAX_CHUNK_ROWS rows.
-template <class K, class Out>
-void chunk(const Product& p, int64_t row_begin, int64_t row_end, int64_t block) {
-  using Element = typename K::Element;
-  alignas(64) float sums[2][MAX_CHUNK_ROWS * BLOCK];
-  const Matrix& m = p.matrix;
-  const int n_rows = static_cast<int>(row_end - row_begin);
-  const char* x = p.x + row_begin * p.x_stride;
-  for (int part = 0; part < m.n_parts(); part++) {
-    multiply_block<K>(m.block(block, part), x, p.x_stride, m.n_steps(), n_rows, sums[part]);
-  }
-  const int64_t first = block * BLOCK;
-  const int n = static_cast<int>(std::min<int64_t>(BLOCK, m.n_outputs - first));
-  const Element* bias = nullptr;
-  if (p.bias) bias = reinterpret_cast<const Element*>(p.bias) + first;
-  Out* out = reinterpret_cast<Out*>(p.out) + row_begin * m.n_outputs + first;
-  for (int row = 0; row < n_rows; row++, out += m.n_outputs) {
-    const float* y = sums[0] + row * BLOCK;
-    if (!m.gated) put(y, bias, out, n);
-    else put_gated(y, sums[1] + row * BLOCK, bias, bias ? bias + m.n_outputs : bias, out, n);
   }
 }
 

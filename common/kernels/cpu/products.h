@@ -18,6 +18,7 @@ struct Product {
   const char* bias;    // [parts * n_outputs] of the matrix's dtype, or null
   char* out;           // [n_rows, n_outputs], contiguous
   Dtype out_dtype;     // float32, or the matrix's
+  const float* group_sums = nullptr;  // [n_rows, groups] of x's inputs, where codes are multiplied
 };
 
 // out = x W' + b, or of a gated matrix silu(gate) * up.

@@ -1,0 +1,152 @@
+"""What keeping weights in another format costs in quality: perplexities of a text.
+
+    python -m bench.perplexity MODEL [--text /usr/share/common-licenses/GPL-3] [--steps]
+                               [--dtype bfloat16] [--quantization none int8 gguf] [--threads 2]
+
+MODEL is a .gguf file or a Hugging Face directory. The text (the default one ships with Debian) is
+cut into windows that are scored each by itself, all but their first token. A window is computed in
+one pass, as prompts are; with --steps token by token, as answers are. The first of the formats is
+what the others are compared with. The last line is JSON. Drives `common` only.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import tokenizers
+import torch
+from tokenizers import models, pre_tokenizers
+from torch import Tensor
+
+from common.config import Quantization
+from common.engine.plan import PassPlan, Piece, pack
+from common.engine.runner import Runner
+from common.ids import PageId
+from common.kernels import ops
+from common.kv.cache import TORCH_DTYPES, KVCache
+from common.kv.layout import KVSpec, pages_for
+from common.model.gguf_file import GgufFile
+from common.model.load import LoadedModel, load_model
+
+PAGE_TOKENS = 16
+LOGITS_ROWS = 64  # in memory at once
+
+# T rows of a pass  H hidden  R rows whose logits are computed  V vocabulary
+
+
+def token_ids(model: Path, text: str) -> list[int]:
+    """Byte-level BPE is all that is known of a GGUF file's tokenizers here."""
+    if model.is_dir():
+        own = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
+        return own.encode(text, add_special_tokens=False).ids
+    metadata = GgufFile(model).metadata
+    if metadata["tokenizer.ggml.model"] != "gpt2":
+        raise SystemExit(f"{model}: the tokenizer is not byte-level BPE; name a directory")
+    tokens, merges = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.merges"]
+    assert isinstance(tokens, list)
+    assert isinstance(merges, list)
+    ids = {str(token): i for i, token in enumerate(tokens)}
+    pairs = [tuple(str(merge).split(" ", 1)) for merge in merges]
+    bpe = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=pairs))  # pyright: ignore[reportArgumentType] of two strings each
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue] its stubs know no setter
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    return bpe.encode(text).ids
+
+
+class Scorer:
+    """A model and a pool for one window."""
+
+    def __init__(self, loaded: LoadedModel, dtype: str, n_tokens: int) -> None:
+        spec = loaded.spec
+        kv = KVSpec(
+            n_layers=spec.n_layers,
+            n_kv_heads=spec.n_kv_heads,
+            head_dim=spec.head_dim,
+            page_tokens=PAGE_TOKENS,
+            dtype=dtype,
+        )
+        n_pages = pages_for(n_tokens, PAGE_TOKENS)
+        self.pages = [PageId(page) for page in range(n_pages)]
+        self.model = loaded.model
+        self.runner = Runner(
+            loaded.model, KVCache(kv, np.zeros((n_pages, kv.page_bytes), np.uint8))
+        )
+
+    def loss(self, window: list[int], n_at_once: int) -> float:
+        """The sum of all tokens' negative log-likelihoods but the first's."""
+        targets_T = torch.tensor(window[1:])
+        total = 0.0
+        for first, hidden_TH in self._hidden(window[:-1], n_at_once):
+            for at in range(0, len(hidden_TH), LOGITS_ROWS):
+                logits_RV = self.model.logits(hidden_TH[at : at + LOGITS_ROWS]).double()
+                begin = first + at
+                targets_R = targets_T[begin : begin + len(logits_RV)]
+                chosen_R = logits_RV.gather(1, targets_R[:, None]).squeeze(1)
+                total += float((logits_RV.logsumexp(-1) - chosen_R).sum())
+        return total
+
+    def _hidden(self, tokens: list[int], n_at_once: int) -> Iterator[tuple[int, Tensor]]:
+        for first in range(0, len(tokens), n_at_once):
+            piece = Piece(tokens[first : first + n_at_once], first, self.pages)
+            plan = PassPlan(**pack([piece], PAGE_TOKENS))  # pyright: ignore[reportArgumentType] pack() names its arrays as PassPlan does
+            yield first, self.runner.hidden(plan)
+
+
+def perplexity(scorer: Scorer, windows: list[list[int]], n_at_once: int) -> float:
+    n_scored = sum(len(window) - 1 for window in windows)
+    return math.exp(sum(scorer.loss(window, n_at_once) for window in windows) / n_scored)
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--text", type=Path, default=Path("/usr/share/common-licenses/GPL-3"))
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--dtype", default="bfloat16", choices=sorted(TORCH_DTYPES))
+    parser.add_argument("--window", type=int, default=1024, help="tokens")
+    parser.add_argument("--steps", action="store_true", help="compute token by token")
+    parser.add_argument(
+        "--quantization",
+        nargs="+",
+        default=["none", "int8"],
+        choices=get_args(Quantization),
+    )
+    given = parser.parse_args()
+    ops.set_threads(given.threads, TORCH_DTYPES[given.dtype])
+    ids = token_ids(given.model, given.text.read_text())
+    windows = [ids[at : at + given.window] for at in range(0, len(ids) - 1, given.window)]
+    found: dict[str, float] = {}
+    for kept in given.quantization:
+        loaded = load_model(
+            given.model, TORCH_DTYPES[given.dtype], None, given.window, quantization=kept
+        )
+        scorer = Scorer(loaded, given.dtype, given.window)
+        found[kept] = perplexity(scorer, windows, 1 if given.steps else given.window)
+        ratio = found[kept] / found[given.quantization[0]]
+        print(f"{kept:>5}: {found[kept]:.4f}, {ratio:.5f} x {given.quantization[0]}", flush=True)
+    print(
+        json.dumps(
+            {
+                "text": str(given.text),
+                "n_tokens": len(ids),
+                "dtype": given.dtype,
+                "kernels_rows": 1 if given.steps else given.window,
+                "perplexity": found,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

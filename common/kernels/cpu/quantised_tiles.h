@@ -1,0 +1,164 @@
+// Products with weights in the formats of `weight_formats.h`. For many rows a block is widened to
+// the rows' dtype once and multiplied as any other. For few, which wait for memory, codes are
+// multiplied as they are: what is widened never leaves the registers.
+
+namespace baton::ISA {
+
+// A step of 16 outputs from their inputs in float32.
+inline void put_step(const F32x16* input, float* to) { store(to, *input); }
+
+#if LEVEL >= 3
+inline void put_step(const F32x16* inputs, bf16* to) {
+  const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i pairs = _mm512_mullo_epi32(places, _mm512_set1_epi32(0x00010001));
+  const __m512i interleaved = _mm512_add_epi32(pairs, _mm512_set1_epi32(0x00100000));
+  const __m512i rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(inputs[1].v, inputs[0].v));
+  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(interleaved, rounded));
+}
+#else
+inline void put_step(const F32x16* inputs, bf16* to) {
+  bf16 rounded[2][16];
+  for (int j = 0; j < 2; j++) store(rounded[j], inputs[j]);
+  for (int o = 0; o < 16; o++) {
+    to[2 * o] = rounded[0][o];
+    to[2 * o + 1] = rounded[1][o];
+  }
+}
+#endif
+
+// steps[n_steps][BLOCK] of one block: each weight code * scale + minimum, rounded once.
+template <class K, class F>
+void widen_block(const Matrix& m, const char* w, char* steps) {
+  using Element = typename K::Element;
+  constexpr int STEP_INPUTS = 4 / sizeof(Element);
+  const int64_t n_words = m.n_words();
+  for (int64_t g = 0; g < m.n_groups(); g++, w += m.scales_bytes()) {
+    const char* scales = w + n_words * STEP_BYTES;
+    for (int64_t word = 0; word < n_words; word++, w += STEP_BYTES) {
+      const uint32_t* words = reinterpret_cast<const uint32_t*>(w);
+      UNROLL for (int i = 0; i < F::Codes::INPUTS; i += STEP_INPUTS, steps += STEP_BYTES) {
+        for (int output = 0; output < BLOCK; output += 16) {
+          const F32x16 scale = F::scale(scales, output), minimum = F::minimum(scales, output);
+          F32x16 inputs[STEP_INPUTS];
+          for (int j = 0; j < STEP_INPUTS; j++) {
+            float codes[16];
+            for (int o = 0; o < 16; o++) codes[o] = F::Codes::value(words[output + o], i + j);
+            inputs[j] = load(codes) * scale;
+            if (F::HAS_MINIMUM) inputs[j] = inputs[j] + minimum;
+          }
+          put_step(inputs, reinterpret_cast<Element*>(steps + output * 4));
+        }
+      }
+    }
+  }
+}
+
+#if LEVEL >= 3
+
+// The same by what codes are multiplied with as they are.
+template <class F>
+void widen_block_to_pairs(const Matrix& m, const char* w, char* steps) {
+  constexpr int STEPS = F::Codes::INPUTS / 2;
+  const int64_t n_words = m.n_words();
+  for (int64_t g = 0; g < m.n_groups(); g++, w += m.scales_bytes()) {
+    const char* scales = w + n_words * STEP_BYTES;
+    const F32x16 scale[2] = {F::code_scale(scales, 0), F::code_scale(scales, 16)};
+    const F32x16 minimum[2] = {F::code_minimum(scales, 0), F::code_minimum(scales, 16)};
+    for (int64_t word = 0; word < n_words; word++, w += STEP_BYTES, steps += STEPS * STEP_BYTES) {
+      for (int v = 0; v < 2; v++) {
+        __m512 codes[STEPS];
+        F::widen(w + v * 64, codes);
+        for (int s = 0; s < STEPS; s++) {
+          F32x16 inputs[2] = {{Bfloat16::even(codes[s])}, {Bfloat16::odd(codes[s])}};
+          for (auto& input : inputs) {
+            input = F::HAS_MINIMUM ? fma(input, scale[v], minimum[v]) : input * scale[v];
+          }
+          put_step(inputs, reinterpret_cast<bf16*>(steps + s * STEP_BYTES + v * 64));
+        }
+      }
+    }
+  }
+}
+
+constexpr int DIRECT_TILE_ROWS = 8;  // whose sums fit in the registers beside what is widened
+constexpr int64_t DIRECT_PREFETCH_BYTES = 4096;
+
+struct DirectRows {
+  const char* x;
+  int64_t x_stride;
+  const float* group_sums;  // of each row's inputs, group by group
+};
+
+// sums[ROWS][BLOCK] = x[ROWS][inputs] * w[inputs][BLOCK] of one block.
+template <class F, int ROWS>
+void direct_tile(const Matrix& m, const char* w, DirectRows rows, float* sums) {
+  constexpr int STEPS = F::Codes::INPUTS / 2;
+  const int64_t n_groups = m.n_groups(), n_words = m.n_words();
+  const char* x = rows.x;
+  for (int64_t g = 0; g < n_groups; g++, w += m.scales_bytes()) {
+    __m512 sum[ROWS][2];
+    for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
+    for (int64_t word = 0; word < n_words; word++, w += STEP_BYTES) {
+      _mm_prefetch(w + DIRECT_PREFETCH_BYTES, _MM_HINT_T0);
+      _mm_prefetch(w + DIRECT_PREFETCH_BYTES + 64, _MM_HINT_T0);
+      __m512 weights[2][STEPS];
+      for (int v = 0; v < 2; v++) F::widen(w + v * 64, weights[v]);
+      for (int s = 0; s < STEPS; s++, x += 4) {
+        for (int r = 0; r < ROWS; r++) {
+          const __m512 value = Bfloat16::broadcast(x + r * rows.x_stride);
+          for (int v = 0; v < 2; v++) {
+            sum[r][v] = Bfloat16::multiply_add(sum[r][v], weights[v][s], value);
+          }
+        }
+      }
+    }
+    for (int v = 0; v < 2; v++) {
+      const F32x16 scale = F::code_scale(w, v * 16), minimum = F::code_minimum(w, v * 16);
+      for (int r = 0; r < ROWS; r++) {
+        float* total = sums + r * BLOCK + v * 16;
+        F32x16 y = g ? load(total) : zero();
+        y = fma({sum[r][v]}, scale, y);
+        if (F::HAS_MINIMUM) y = fma(splat(rows.group_sums[r * n_groups + g]), minimum, y);
+        store(total, y);
+      }
+    }
+  }
+}
+
+template <class F>
+using DirectFunction = void (*)(const Matrix&, const char*, DirectRows, float*);
+
+template <class F, int... ROWS>
+DirectFunction<F> direct_tile_of(int n_rows, std::integer_sequence<int, ROWS...>) {
+  static constexpr DirectFunction<F> TILES[] = {direct_tile<F, ROWS + 1>...};
+  return TILES[n_rows - 1];
+}
+
+template <class F>
+void multiply_direct(const Matrix& m, const char* w, DirectRows rows, int n_rows, float* sums) {
+  constexpr std::make_integer_sequence<int, DIRECT_TILE_ROWS> SIZES;
+  const int n_tiles = (n_rows + DIRECT_TILE_ROWS - 1) / DIRECT_TILE_ROWS;
+  for (int t = 0; t < n_tiles; t++) {
+    const int row = n_rows * t / n_tiles;
+    const int n_tile_rows = n_rows * (t + 1) / n_tiles - row;
+    const DirectRows part = {rows.x + row * rows.x_stride, rows.x_stride,
+                             rows.group_sums + row * m.n_groups()};
+    direct_tile_of<F>(n_tile_rows, SIZES)(m, w, part, sums + row * BLOCK);
+  }
+}
+
+// sums[n_rows][groups] of rows' inputs.
+inline void sum_groups(const Matrix& m, const char* x, int64_t x_stride, int64_t n_rows,
+                       float* sums) {
+  const __m512 ones = _mm512_castsi512_ps(_mm512_set1_epi32(0x3f803f80));
+  for (int64_t row = 0; row < n_rows; row++, x += x_stride) {
+    for (int64_t g = 0; g < m.n_groups(); g++) {
+      const __m512 inputs = _mm512_loadu_ps(x + g * 64);
+      *sums++ = sum({Bfloat16::multiply_add(_mm512_setzero_ps(), ones, inputs)});
+    }
+  }
+}
+
+#endif
+
+}  // namespace baton::ISA
