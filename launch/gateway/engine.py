@@ -5,6 +5,7 @@ the streams. All calls come from the event loop's thread. Must decide nothing.
 """
 
 import asyncio
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -102,6 +103,8 @@ class Engine:
         self._metrics = metrics
         self._streams: dict[RequestId, Stream] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._wake_at = 0.0  # when the core asked to be asked again
         self._posted: list[GatewayEvent] = []
         self._pump_due = False
         self._closed = False
@@ -213,22 +216,31 @@ class Engine:
     def _turn(self, now: float) -> None:
         posted, self._posted = self._posted, []
         heard = self._links.hear(now)
-        decision = self._core.step(now, [*posted, *heard])
-        for action in decision.actions:
-            self._act(action, now)
-        for event in heard:
-            self._record(event)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        wake_at = self._links.wake_at(now)
-        if decision.wake_at is not None:
-            wake_at = min(wake_at, decision.wake_at)
-        loop = asyncio.get_running_loop()
+        if posted or heard or now >= self._wake_at:
+            decision = self._core.step(now, [*posted, *heard])
+            self._wake_at = math.inf if decision.wake_at is None else decision.wake_at
+            for action in decision.actions:
+                self._act(action, now)
+            for event in heard:
+                self._record(event)
         if heard:  # there may be more, and sends may have used up the socket's edge
             self._schedule()
         else:
-            self._timer = loop.call_later(max(0.0, wake_at - time.monotonic()), self._pump)
+            self._set_timer(min(self._wake_at, self._links.wake_at(now)))
+
+    def _set_timer(self, wake_at: float) -> None:
+        """One that would ring earlier stays: it costs less to ring in vain than to be replaced."""
+        if self._timer is not None:
+            if self._timer_at <= wake_at:
+                return
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer_at = wake_at
+        self._timer = loop.call_later(max(0.0, wake_at - time.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._pump()
 
     def _record(self, event: Event) -> None:
         """What workers tell of themselves is for the metrics as much as for the core."""
