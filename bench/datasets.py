@@ -4,15 +4,14 @@ Imports nothing of the engine.
 """
 
 import argparse
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from bench.client import Request
+from bench.jsonl import read_lines
 from bench.prompts import Prompts, Tokenizer
 from bench.traces import fit, read
 
@@ -22,6 +21,19 @@ DEFAULT_OUTPUT_LEN = 256  # of a custom line that says nothing
 SHAREGPT_MIN_TOKENS = 4
 SHAREGPT_MAX_PROMPT_TOKENS = 1024
 SHAREGPT_MAX_TOKENS = 2048
+
+
+class _Turn(msgspec.Struct):
+    value: str
+
+
+class _Dialogue(msgspec.Struct):
+    conversations: list[_Turn] = []
+
+
+class _CustomLine(msgspec.Struct):
+    prompt: str | list[int]
+    output_tokens: int = DEFAULT_OUTPUT_LEN
 
 
 def random(
@@ -70,19 +82,23 @@ def sharegpt(
     """First turns, drawn; answers as long as the dataset's own."""
     if tokenizer is None:
         raise ValueError("sharegpt is text, and needs a tokenizer")
-    dialogues = json.loads(_path(options).read_text("utf-8"))
+    path = _path(options)
+    try:
+        dialogues = msgspec.json.decode(path.read_bytes(), type=list[_Dialogue])
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}: {error}") from None
     fixed_len = options.output_len or options.sharegpt_output_len
     n = options.num_prompts or DEFAULT_NUM_PROMPTS
     requests: list[Request] = []
     for k in rng.permutation(len(dialogues)):
         if len(requests) == n:
             break
-        turns = dialogues[k].get("conversations", [])
+        turns = dialogues[k].conversations
         if len(turns) < 2:
             continue
-        text = turns[0]["value"]
+        text = turns[0].value
         n_in = len(tokenizer.encode(text))
-        n_out = fixed_len or len(tokenizer.encode(turns[1]["value"]))
+        n_out = fixed_len or len(tokenizer.encode(turns[1].value))
         if _is_usual(n_in, n_out):
             requests.append(Request(prompt=text, max_tokens=n_out, prompt_tokens=n_in))
     return _some(requests, options)
@@ -101,23 +117,13 @@ def custom(options: argparse.Namespace) -> list[Request]:
     fixed_len = options.output_len or options.custom_output_len
     requests = [
         Request(
-            prompt=line["prompt"],
-            max_tokens=fixed_len or line.get("output_tokens", DEFAULT_OUTPUT_LEN),
-            prompt_tokens=None if isinstance(line["prompt"], str) else len(line["prompt"]),
+            prompt=line.prompt,
+            max_tokens=fixed_len or line.output_tokens,
+            prompt_tokens=None if isinstance(line.prompt, str) else len(line.prompt),
         )
-        for line in _lines(_path(options))
+        for line in read_lines(_path(options), _CustomLine)
     ]
     return _some(requests[: options.num_prompts], options)
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                entry = json.loads(line)
-                if "prompt" not in entry:
-                    raise ValueError(f"{path}:{number}: no `prompt`")
-                yield entry
 
 
 def timed_trace(options: argparse.Namespace, prompts: Prompts) -> list[Request]:

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    _stop_at_ctrl_c(stop)
     served = await _served(options, stop)
     options.max_model_len = options.max_model_len or served.get("max_model_len")
     target = serve_flags.target(options, options.model or str(served["id"]))
@@ -69,6 +69,17 @@ async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]
             _save(options, result, outcomes, append=options.append_result or bool(results))
         results.append(result)
     return results, stop.is_set()
+
+
+def _stop_at_ctrl_c(stop: asyncio.Event) -> None:
+    """The first ends the load in good order; a second one ends the process."""
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    loop.add_signal_handler(signal.SIGINT, interrupted)
 
 
 async def _served(options: argparse.Namespace, stop: asyncio.Event) -> dict[str, Any]:

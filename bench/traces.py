@@ -7,12 +7,13 @@ Response tokens). Imports nothing of the engine.
 """
 
 import csv
-import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
+
+from bench.jsonl import read_lines
 
 BLOCK_TOKENS = 512  # Mooncake's
 
@@ -23,6 +24,13 @@ class Row(msgspec.Struct, frozen=True):
     at_s: float  # after the first
     n_in: int
     n_out: int
+    hash_ids: tuple[int, ...] = ()
+
+
+class _MooncakeLine(msgspec.Struct):
+    timestamp: float
+    input_length: int
+    output_length: int
     hash_ids: tuple[int, ...] = ()
 
 
@@ -42,24 +50,18 @@ class Fitted(msgspec.Struct, frozen=True):
 def read(path: Path) -> list[Row]:
     """In the order of time, the first at 0. Raises ValueError for a form that it does not know."""
     with path.open(encoding="utf-8-sig", newline="") as lines:
-        first = lines.readline()
+        is_json = lines.readline().startswith("{")
         lines.seek(0)
-        rows = _mooncake(lines) if first.startswith("{") else _csv(lines, path)
+        rows = _mooncake(path) if is_json else _csv(lines, path)
     rows = sorted(rows, key=lambda row: row.at_s)
     begun_s = rows[0].at_s if rows else 0.0
     return [msgspec.structs.replace(row, at_s=row.at_s - begun_s) for row in rows]
 
 
-def _mooncake(lines: Iterable[str]) -> list[Row]:
-    entries = [json.loads(line) for line in lines if line.strip()]
+def _mooncake(path: Path) -> list[Row]:
     return [
-        Row(
-            entry["timestamp"] / 1e3,
-            entry["input_length"],
-            entry["output_length"],
-            tuple(entry.get("hash_ids", ())),
-        )
-        for entry in entries
+        Row(line.timestamp / 1e3, line.input_length, line.output_length, line.hash_ids)
+        for line in read_lines(path, _MooncakeLine)
     ]
 
 

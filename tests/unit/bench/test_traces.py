@@ -52,6 +52,13 @@ def test_a_table_of_another_kind_is_refused_with_its_columns(tmp_path: Path) -> 
         read(path)
 
 
+def test_a_line_of_another_form_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1}\n{"timestamp": 1}\n')
+    with pytest.raises(ValueError, match=r"t\.jsonl:2: .*`input_length`"):
+        read(path)
+
+
 def test_what_fits_stays_as_it_is() -> None:
     rows = [Row(0.0, 700, 5, (0, 1))]
     whole = [Fitted(0.0, 700, 5, ((0, 512), (1, 512)))]

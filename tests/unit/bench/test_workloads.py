@@ -128,6 +128,13 @@ def test_sharegpt_takes_first_turns_of_usual_length(tmp_path: Path) -> None:
     assert [r.max_tokens for r in fixed] == [5]
 
 
+def test_what_is_no_sharegpt_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text('{"conversations": []}')
+    with pytest.raises(ValueError, match=r"s\.json: Expected `array`"):
+        load("--dataset-name", "sharegpt", "--dataset-path", str(path), text=True)
+
+
 def test_custom_lines_are_taken_in_order(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text(
@@ -141,9 +148,10 @@ def test_custom_lines_are_taken_in_order(tmp_path: Path) -> None:
     assert [r.max_tokens for r in load(*flags, "--custom-output-len", "9")] == [9, 9, 9]
 
 
-def test_a_custom_line_without_a_prompt_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ['{"text": "two"}', '{"prompt": 3}', "two", '{"prompt": [1.5]}'])
+def test_a_custom_line_of_another_form_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "c.jsonl"
-    path.write_text('{"prompt": "one"}\n{"text": "two"}\n')
+    path.write_text(f'{{"prompt": "one"}}\n{line}\n')
     with pytest.raises(ValueError, match=r"c\.jsonl:2"):
         load("--dataset-name", "custom", "--dataset-path", str(path))
 
