@@ -179,7 +179,10 @@ class Cluster:
 
     def _pause_some(self) -> None:
         draw = self.world.random
-        draw.choice(self.processes).pause(draw.uniform(*self.world.weather.pause_s))
+        weather = self.world.weather
+        who = [process for process in self.processes if process.role in weather.pauses]
+        if who:
+            draw.choice(who).pause(draw.uniform(*weather.pause_s))
 
     def _kill_some(self) -> None:
         draw = self.world.random

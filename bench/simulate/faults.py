@@ -61,7 +61,7 @@ class Recorder:
 
     def watch(self, process: Process, events: Sequence[Any], actions: Sequence[Any]) -> None:
         now = process.world.clock.now
-        self.where = f"at {now:.6f} s, {process.instance}, step {process.world.n_steps}"
+        self.where = f"after step {process.world.n_steps}, of {process.instance} at {now:.6f} s"
         step = f"{now:.9f} {process.instance} {len(events)} {len(actions)}"
         self.digest = zlib.crc32(step.encode(), self.digest)
 

@@ -11,7 +11,7 @@ from bench.simulate.laws import require
 from bench.simulate.network import Network, VirtualMailbox
 from bench.simulate.shape import Shape, Weather
 from common.engine.links import Links
-from common.ids import InstanceId, PageHash, Role
+from common.ids import InstanceId, PageHash, PageId, Role
 from common.messages import Hello
 from common.wire import Mailbox
 
@@ -34,6 +34,9 @@ class Core(Protocol):
     def check(self) -> None: ...
 
 
+Life = tuple[InstanceId, PageId, int]
+"""Of a page: whose, which, and its generation."""
+
 Watch = Callable[["Process", Sequence[Any], Sequence[Any]], None]
 """Told of each step of a core, before its actions are performed: who, events, actions."""
 
@@ -49,6 +52,7 @@ class World:
     devices: dict[InstanceId, Device] = field(default_factory=dict[InstanceId, Device])
     living: set[InstanceId] = field(default_factory=set[InstanceId])
     meaning: dict[PageHash, bytes] = field(default_factory=dict[PageHash, bytes])
+    announced: dict[Life, bytes] = field(default_factory=dict["Life", bytes])
     watches: list[Watch] = field(default_factory=list["Watch"])
     pulled_pages: int = 0
     rows: int = 0  # computed by all passes

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from bench.simulate.client import Client
@@ -13,10 +13,12 @@ from bench.simulate.process import Watch
 from bench.simulate.shape import Shape, Weather
 from bench.simulate.workload import full_house, workload
 from common.errors import InvariantBroken, Overloaded, PeerError
+from common.ids import Role
 from launch.gateway.transfers import Generate
 
 EVERYTHING = Wants.ENDS | Wants.LOGPROBS | Wants.SCORES
 LOST_AFTER_S = 3.0  # heartbeats come once a second or more often
+REUSE_SHARE = 0.4  # of scenarios: see `_reuse`
 PATIENCE_S = 120.0  # of clients, after the last has asked
 
 
@@ -32,6 +34,7 @@ class Scenario:
     storm_s: float  # how long the weather lasts, and requests come
     quits: float  # share of clients that leave
     stops: float  # share of clients that stop a sample
+    leave_s: float  # at most, from asking to either
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +54,22 @@ def scenario(seed: int) -> Scenario:
     """Some faults, none or many, in a cluster that is small enough to be always short of
     something."""
     draw = Random(f"scenario {seed}")  # a stream of its own: the cluster is seeded with `seed`
+    shape, weather = _shape(draw), _weather(draw)
+    quits, n_requests = draw.choice((0.0, 0.0, 0.5)), draw.choice((3, 8, 12, 16))
+    storm_s = draw.choice((0.2, 1.0, 3.0))
+    if draw.random() < REUSE_SHARE and shape.prefills:
+        shape, weather = _reuse(shape, weather)
+        quits, n_requests, storm_s = 0.7, 16, 3.0
     return Scenario(
         seed=seed,
-        shape=_shape(draw),
-        weather=_weather(draw),
-        n_requests=draw.choice((3, 8, 12, 16)),
+        shape=shape,
+        weather=weather,
+        n_requests=n_requests,
         full=draw.random() < 0.2,
-        storm_s=draw.choice((0.2, 1.0, 3.0)),
-        quits=draw.choice((0.0, 0.0, 0.5)),
+        storm_s=storm_s,
+        quits=quits,
         stops=draw.choice((0.0, 0.0, 0.3)),
+        leave_s=draw.choice((0.2, 1.0)),
     )
 
 
@@ -110,6 +120,32 @@ def _weather(draw: Random) -> Weather:
     )
 
 
+def _reuse(shape: Shape, weather: Weather) -> tuple[Shape, Weather]:
+    """Pages that begin another life while somebody still reads them: a small pool without a cache
+    is read slowly, by workers that learn late that a transfer is over."""
+    shape = replace(
+        shape,
+        prefills=1,
+        decodes=2,
+        prefill_pages=8,
+        decode_pages=24,
+        caching=False,  # what is given back is what is taken next
+        max_num_seqs=8,
+        max_waiting=1000,
+        far=False,
+    )
+    return shape, replace(
+        weather,
+        drop=0.0,
+        slow=0.9,
+        torn=0.0,
+        pause_every_s=0.3,
+        pause_s=(0.5, 1.5),
+        pauses=(Role.DECODE,),
+        kill_every_s=0.0,
+    )
+
+
 def live(what: Scenario, watches: Sequence[Watch] = ()) -> Outcome:
     """From the first request to an idle cluster. Raises what a core raises, or InvariantBroken.
 
@@ -148,7 +184,7 @@ def _send(cluster: Cluster, requests: Sequence[Generate], what: Scenario) -> lis
         gateway = cluster.gateway
         gateway.submit(request)
         clients.append(gateway.clients[request.request])
-        later_s = draw.uniform(0.0, 0.3)
+        later_s = draw.uniform(0.0, what.leave_s)
         if draw.random() < what.quits:
             cluster.clock.at(later_s, lambda: gateway.quit(request))
         elif draw.random() < what.stops:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bench.simulate.costs import Costs
+from common.ids import Role
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +45,14 @@ class Weather:
     reorder: float = 0.0  # messages that take as long, and are passed by those behind them
     delay_s: float = 1.0
     torn: float = 0.0  # pulls that fail
-    slow: float = 0.0  # pulls that take up to a second
+    slow: float = 0.0  # pulls that stand still first, for up to `slow_s`
+    slow_s: float = 1.0
     raised: float = 0.0  # passes that raise
     cut_every_s: float = 0.0  # all messages between two processes are lost for a while
     cut_s: tuple[float, float] = (0.1, 2.0)
     pause_every_s: float = 0.0  # a process stands still for a while
     pause_s: tuple[float, float] = (0.1, 2.0)
+    pauses: tuple[Role, ...] = tuple(Role)  # whose
     kill_every_s: float = 0.0  # a worker dies; another life starts soon after
     drain_every_s: float = 0.0  # another worker starts, and an old one is told to leave
     restart_every_s: float = 0.0  # the gateway dies; its next life listens at the same address

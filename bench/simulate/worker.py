@@ -7,7 +7,7 @@ from typing import Any
 from bench.simulate.device import CheckedPool, Device
 from bench.simulate.laws import check_queue, require
 from bench.simulate.process import Process, World
-from bench.simulate.pulls import Pulls
+from bench.simulate.pulls import Pulls, announce
 from common.engine.events import (
     Action,
     Cancel,
@@ -21,7 +21,18 @@ from common.engine.events import (
     TicketFinal,
 )
 from common.ids import HostId, InstanceId, Role
-from common.messages import PROTOCOL, Hello, Limits, ModelIdentity, Peer, RegionKey
+from common.messages import (
+    PROTOCOL,
+    Accept,
+    AnyMessage,
+    Handoff,
+    Hello,
+    Limits,
+    ModelIdentity,
+    PagesReady,
+    Peer,
+    RegionKey,
+)
 from decode.compute import DecodeOptions
 from decode.core import DecodeCore
 from prefill.core import PrefillCore, PrefillOptions
@@ -63,6 +74,7 @@ class WorkerProcess(Process):
         now = self.world.clock.now
         match action:
             case Send(peer, message):
+                self._announce(message)
                 self.links.send(peer, message, now)
             case Connect(peer):
                 self.links.dial(peer, now)
@@ -74,6 +86,13 @@ class WorkerProcess(Process):
             case Cancel(ticket):
                 self._pulls.cancel(ticket)
             case Note():
+                pass
+
+    def _announce(self, message: AnyMessage) -> None:
+        match message:
+            case PagesReady(pages=refs) | Handoff(pages=refs) | Accept(held=refs):
+                announce(self.world, self.instance, self.device, refs)
+            case _:
                 pass
 
     def _launch(self, launch: Launch) -> None:
