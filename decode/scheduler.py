@@ -148,6 +148,8 @@ def turns(ready: Sequence[Sample], credit: Mapping[InstanceId, int], room: "Budg
             left[gateway] -= 1 + len(sample.followers)
         chosen.append((sample, gap))
     spare = room.budget_tokens - len(chosen)
+    if room.prompt_tokens is not None:
+        spare = min(spare, room.prompt_tokens)
     rows: list[tuple[Sample, int]] = []
     for sample, gap in chosen:
         more = min(spare, room.chunk_tokens - 1, gap - 1)
@@ -163,6 +165,19 @@ class Budget:
     budget_tokens: int
     chunk_tokens: int  # of one prompt
     max_num_seqs: int
+    prompt_tokens: int | None = None  # beside a token of every sequence; None: as many as there is
+
+
+def tightest_s(ready: Sequence[Sample]) -> float | None:
+    """The shortest time between two tokens that one of those who decode has asked for.
+
+    None: nobody has, or there is no prompt to be computed that could delay them.
+    """
+    gaps = [sample.gap for sample in ready]
+    if max(gaps, default=1) == 1:
+        return None
+    stated = [s.transfer.request.tpot_s for s, gap in zip(ready, gaps, strict=True) if gap == 1]
+    return min((tpot_s for tpot_s in stated if tpot_s is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
