@@ -93,9 +93,9 @@ class SloMissed(Overloaded):
 
     def __init__(self, ttft_s: float, predicted_s: float, *, retry_after_s: float) -> None:
         super().__init__(
-            f"the first token would come after {predicted_s * 1e3:.0f} ms at the earliest, and is "
-            f"owed after {ttft_s * 1e3:g} ms (slo.ttft_ms, or the server's --slo-ttft); come again "
-            "later, state a longer time, or shorten the prompt",
+            f"the first token is predicted after {predicted_s * 1e3:.0f} ms, and is owed after "
+            f"{ttft_s * 1e3:g} ms (slo.ttft_ms, or the server's --slo-ttft); come again later, "
+            "state a longer time, or shorten the prompt",
             retry_after_s=retry_after_s,
         )
 

@@ -39,7 +39,7 @@ from prefill.compute import Compute
 from prefill.handoff import Key
 from prefill.outgoing import failed, first_tokens, line
 from prefill.passes import Passes
-from prefill.scheduler import Refusal, due_at, refusal, tokens_ahead, too_late
+from prefill.scheduler import Refusal, due_at, predicted_s, refusal, too_late
 from prefill.state import Phase, Prompt
 from prefill.transfers import Transfers
 
@@ -199,16 +199,16 @@ class PrefillCore:
             return None
         page_tokens, pace = self._limits.page_tokens, self._passes.pace
         cached_pages = min(prompt.request.decode_cached_tokens // page_tokens, prompt.reusable)
-        cached_pages = max(cached_pages, len(self._compute.found(prompt)))
-        n_tokens = len(prompt.tokens) - cached_pages * page_tokens
-        pass_tokens = pace.pass_tokens(now, page_tokens, deadline_s)
-        return too_late(
-            n_tokens,
-            tokens_ahead(self._transfers.all, prompt.due, n_tokens, pass_tokens),
-            deadline_s,
-            self._pulse.best_tokens_per_s,
-            pace.rest_s(now),
-        )
+        n_cached = page_tokens * max(cached_pages, len(self._compute.found(prompt)))
+        n_tokens = len(prompt.tokens) - n_cached
+        limit = pace.limit(now, deadline_s)
+        if limit is None:
+            return None
+        in_a_pass = min(n_tokens, self._passes.chunk_tokens, limit.cost.tokens(0, limit.pass_s))
+        if not pace.is_known(in_a_pass):
+            return None
+        own_s = predicted_s(self._transfers.all, prompt.due, n_cached, n_tokens, limit.cost)
+        return too_late(pace.rest_s(now) + own_s, deadline_s)
 
     def _peer_down(self, instance: InstanceId) -> None:
         self._peers.down(instance)

@@ -1,67 +1,142 @@
-"""How fast passes have been lately, and how many tokens the next may have. Part of the core.
+"""What passes have cost lately, and how long the next may take. Part of the core.
 
 Whoever arrives while a pass runs waits for its end, however short the prompt is. So where requests
-state how soon they must have their first token, a pass that computes a long prompt is cut to a
-share of that: what follows it comes in time. Without such requests passes are as long as the
-operator allows.
+state how soon they must have their first token, passes over others are cut to a share of that.
+Without such requests passes are as long as the operator allows.
 """
 
 from collections import deque
-from math import inf
+from dataclasses import dataclass
+from math import inf, sqrt
 
-RECENT_PASSES = 4  # the fastest of these tells the rate: small ones and disturbed ones do not
+FORGET = 0.8  # what is left of the weight of a pass when another of its kind is measured
+DEEP_TOKENS = 1024  # passes whose tokens attend to more, in the mean, tell what attention costs
+RECENT_PASSES = 32
+COMPARABLE = 4  # passes of less than 1/4 of the tokens say little of what a longer one takes
 HEED_S = 60.0  # a TTFT that was stated is expected to be stated again within that time
-PASS_SHARE = 4  # of the TTFT: to wait for one pass, and to be computed in the next, is half of it
+PASS_SHARE = 4  # of the TTFT: to wait for one pass, and to have half of the next two, is 3/4 of it
+ROUNDING = 1e-6  # tokens
 SHORTEST_PASS_S = 0.01  # nobody feels less, and shorter ones compute little
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of a token, and of each token that it attends to. Not both are 0."""
+
+    token_s: float
+    pair_s: float
+
+    def seconds(self, first: int, n_tokens: int) -> float:
+        """To compute so many from position `first` on."""
+        return n_tokens * self.token_s + pairs(first, n_tokens) * self.pair_s
+
+    def tokens(self, first: int, seconds: float) -> int:
+        """As many from position `first` on as can be computed in that time."""
+        if seconds <= 0:
+            return 0
+        next_s = self.token_s + self.pair_s * first
+        n_tokens = 2 * seconds / (next_s + sqrt(next_s**2 + 2 * self.pair_s * seconds))
+        return int(n_tokens + ROUNDING)
+
+
+def pairs(first: int, n_tokens: int) -> float:
+    """(Token, token attended to) of so many from position `first` on."""
+    return n_tokens * (first + n_tokens / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """On a pass that somebody may have to wait for."""
+
+    pass_s: float
+    cost: Cost
+
+
+@dataclass(slots=True)
+class _Measured:
+    """Of passes of one kind: sums, the latest weighing most."""
+
+    tokens: float = 0.0
+    pairs: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, n_tokens: int, n_pairs: float, seconds: float) -> None:
+        self.tokens = self.tokens * FORGET + n_tokens
+        self.pairs = self.pairs * FORGET + n_pairs
+        self.seconds = self.seconds * FORGET + seconds
+
+    @property
+    def token_s(self) -> float:
+        return self.seconds / self.tokens if self.tokens else 0.0
+
+    @property
+    def depth(self) -> float:
+        return self.pairs / self.tokens if self.tokens else 0.0
 
 
 class Pace:
     """Fed with every pass and every TTFT that is stated. Seconds of the core's clock."""
 
     def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=RECENT_PASSES)
-        self._running: tuple[int, float] | None = None  # rows, and since when
+        self._shallow, self._deep = _Measured(), _Measured()
+        self._sizes: deque[int] = deque(maxlen=RECENT_PASSES)
+        self._running: tuple[int, float, float] | None = None  # tokens, pairs, and since when
         self._tightest: tuple[float, float] | None = None  # TTFT, and until when it is heeded
 
-    def begin(self, rows: int, now: float) -> None:
-        self._running = (rows, now)
+    # --- what passes cost --------------------------------------------------------------------
+
+    def begin(self, n_tokens: int, n_pairs: float, now: float) -> None:
+        self._running = (n_tokens, n_pairs, now)
 
     def end(self, now: float) -> None:
         """The running pass is final, well or badly."""
-        if self._running is not None and now > self._running[1]:
-            rows, began = self._running
-            self._recent.append(rows / (now - began))
+        if self._running is not None and now > self._running[2]:
+            n_tokens, n_pairs, began = self._running
+            kind = self._deep if n_pairs > DEEP_TOKENS * n_tokens else self._shallow
+            kind.add(n_tokens, n_pairs, now - began)
+            self._sizes.append(n_tokens)
         self._running = None
 
-    def heed(self, ttft_s: float, now: float) -> None:
-        """A request that was taken in states it. Of no effect while a tighter one is heeded."""
-        heeded_s = self._heeded_s(now)
-        if heeded_s is None or ttft_s <= heeded_s:
-            self._tightest = (ttft_s, now + HEED_S)
-
-    def _heeded_s(self, now: float) -> float | None:
-        return self._tightest[0] if self._tightest is not None and now < self._tightest[1] else None
-
     @property
-    def tokens_per_s(self) -> float:
-        """0: nothing was measured yet."""
-        return max(self._recent, default=0.0)
+    def cost(self) -> Cost | None:
+        """None: nothing was measured yet."""
+        shallow, deep = self._shallow, self._deep
+        if not (shallow.tokens or deep.tokens):
+            return None
+        apart = deep.depth - shallow.depth
+        if not (shallow.tokens and apart > DEEP_TOKENS / 2):  # too much alike to be told apart
+            return Cost(max(shallow.token_s, deep.token_s), 0.0)
+        pair_s = min(max(0.0, (deep.token_s - shallow.token_s) / apart), deep.token_s / deep.depth)
+        return Cost(max(0.0, shallow.token_s - pair_s * shallow.depth), pair_s)
 
     def rest_s(self, now: float) -> float:
         """What the running pass should still take; 0: none runs, or it is not known."""
-        if self._running is None or not self._recent:
+        cost = self.cost
+        if self._running is None or cost is None:
             return 0.0
-        rows, began = self._running
-        return max(0.0, began + rows / self.tokens_per_s - now)
+        n_tokens, n_pairs, began = self._running
+        return max(0.0, began + n_tokens * cost.token_s + n_pairs * cost.pair_s - now)
 
-    def pass_tokens(self, now: float, page_tokens: int, asked_s: float = inf) -> int | None:
-        """Tokens of a pass that somebody may have to wait for: whole pages, one at least.
+    def is_known(self, n_tokens: int) -> bool:
+        """Passes were measured that tell what so many tokens take."""
+        return any(size * COMPARABLE >= n_tokens for size in self._sizes)
 
-        `asked_s`: a TTFT to be heeded, too. None: no bound is known, since nobody has stated a TTFT
-        lately or nothing was measured.
+    # --- what passes may cost ----------------------------------------------------------------
+
+    def heed(self, ttft_s: float, now: float) -> None:
+        """A request that was taken in states it. Of no effect while a tighter one is heeded."""
+        if ttft_s <= self._heeded_s(now):
+            self._tightest = (ttft_s, now + HEED_S)
+
+    def _heeded_s(self, now: float) -> float:
+        return self._tightest[0] if self._tightest is not None and now < self._tightest[1] else inf
+
+    def limit(self, now: float, asked_s: float = inf) -> Limit | None:
+        """`asked_s`: a TTFT to be heeded, too.
+
+        None: nobody has stated a TTFT lately, or nothing was measured.
         """
-        ttft_s = min(self._heeded_s(now) or inf, asked_s)
-        if ttft_s == inf or not self._recent:
+        ttft_s, cost = min(self._heeded_s(now), asked_s), self.cost
+        if ttft_s == inf or cost is None:
             return None
-        pass_s = max(SHORTEST_PASS_S, ttft_s / PASS_SHARE)
-        return max(1, int(self.tokens_per_s * pass_s) // page_tokens) * page_tokens
+        return Limit(max(SHORTEST_PASS_S, ttft_s / PASS_SHARE), cost)

@@ -15,7 +15,7 @@ from common.errors import InvariantBroken
 from common.ids import StepId, TicketId
 from common.messages import Limits
 from prefill.compute import Compute, step_fence, ticket_fence
-from prefill.pace import Pace
+from prefill.pace import Pace, pairs
 from prefill.scheduler import Chunk, Room, plan, to_set_back
 from prefill.state import Event as Moved
 from prefill.state import Phase, Prompt
@@ -42,7 +42,7 @@ class Passes:
         self._limits = limits
         self._peers = peers
         self._pulse = pulse
-        self._chunk_tokens = chunk_tokens
+        self.chunk_tokens = chunk_tokens
         self.pace = Pace()
         self._running: _Running | None = None
         self._tickets: dict[TicketId, Prompt] = {}
@@ -79,10 +79,11 @@ class Passes:
         if ready:
             step = StepId(self._next_step)
             self._next_step += 1
+            n_pairs = sum(pairs(c.prompt.planned, c.end - c.prompt.planned) for c in ready)
             pass_plan = self._compute.build(ready, step)
             self._running = _Running(step, tuple(ready), pass_plan)
             self._pulse.begin(step, pass_plan.n_rows, now)
-            self.pace.begin(pass_plan.n_rows, now)
+            self.pace.begin(pass_plan.n_rows, n_pairs, now)
             actions.append(Launch(step, pass_plan))
         return started, actions
 
@@ -125,8 +126,8 @@ class Passes:
         limits = self._limits
         return Room(
             budget_tokens=limits.max_num_batched_tokens,
-            chunk_tokens=self._chunk_tokens,
-            pass_tokens=self.pace.pass_tokens(now, limits.page_tokens),
+            chunk_tokens=self.chunk_tokens,
+            limit=self.pace.limit(now),
             max_num_seqs=limits.max_num_seqs,
             page_tokens=limits.page_tokens,
             available_pages=self._compute.pool.n_available,

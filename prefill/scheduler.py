@@ -10,10 +10,12 @@ the document a pass computes while questions with a stated TTFT come is `prefill
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from math import inf
 
 from common.ids import TransferId
 from common.kv.layout import pages_for
 from common.messages import Limits
+from prefill.pace import Cost, Limit
 from prefill.state import Phase, Prompt
 
 RETRY_MIN_S = 1.0
@@ -21,7 +23,7 @@ DUE_BASE_S = 0.5
 DUE_PER_TOKEN_S = 0.002
 TO_COMPUTE = (Phase.WAITING, Phase.FETCHING, Phase.RUNNING)
 MayStart = Callable[[Prompt], bool]
-SMALL_REST = 2  # a rest of 1/2 of a pass is not worth another one
+SMALL_REST = 2  # a rest of 1/2 of what a pass computes is not worth another one
 UNACCEPTED_SHARE = 4  # computed prompts that decode has not accepted hold 1/4 of the pool at most
 
 
@@ -40,7 +42,7 @@ class Room:
 
     budget_tokens: int  # of the pass
     chunk_tokens: int  # of one prompt in the pass
-    pass_tokens: int | None  # of the pass where somebody would wait for it too long; None: any
+    limit: Limit | None  # where somebody may have to wait for the pass
     max_num_seqs: int  # prompts in the pass
     page_tokens: int
     available_pages: int  # free, or cached and evictable
@@ -116,54 +118,74 @@ def plan(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> tuple[Chun
     return budget.used_up(chunks, queue)
 
 
-def is_long(n_tokens: int, pass_tokens: int | None) -> bool:
-    """It would not be finished by such a pass and a half."""
-    return pass_tokens is not None and n_tokens > pass_tokens + pass_tokens // SMALL_REST
+def states(prompt: Prompt) -> bool:
+    """It says by when its first token is owed."""
+    return prompt.request.deadline_s is not None
 
 
 class _Budget:
-    """Tokens of the pass that are left.
+    """What is left of the pass.
 
-    Where somebody would wait for it, prompts that it cannot finish have half of it, however
-    overdue, and of the other half what nobody else needs.
+    Where somebody may have to wait for it, half of its time is for prompts that state a deadline,
+    however overdue others are; and what those do not need is for others, too.
     """
 
     def __init__(self, room: Room) -> None:
         self._room = room
-        self.left = self._of_long = room.budget_tokens
-        if room.pass_tokens is not None:
-            self.left = min(self.left, room.pass_tokens)
-            half = room.pass_tokens // 2 // room.page_tokens * room.page_tokens
-            self._of_long = max(half, room.page_tokens)
+        self.left = room.budget_tokens
+        self._left_s = inf if room.limit is None else room.limit.pass_s
+        self._others_s = self._left_s / 2
+        self._had: set[bool] = set()  # of those that state a deadline, and of others: some had some
 
     def most(self, prompt: Prompt) -> int:
-        """That a prompt may have."""
-        size = min(prompt.remaining, self._room.chunk_tokens, self.left)
-        return min(size, self._of_long) if self._is_long(prompt) else size
+        """Tokens that a prompt may have: all, or whole pages. The first of its kind has one."""
+        room = self._room
+        size = min(prompt.remaining, room.chunk_tokens, self.left)
+        if room.limit is None:
+            return size
+        seconds = self._left_s if states(prompt) else min(self._left_s, self._others_s)
+        most = room.limit.cost.tokens(prompt.planned, seconds)
+        if most >= size:
+            return size
+        least = room.page_tokens if seconds > 0 and states(prompt) not in self._had else 0
+        return min(size, max(least, self._pages(most)))
+
+    def _pages(self, n_tokens: int) -> int:
+        return n_tokens // self._room.page_tokens * self._room.page_tokens
 
     def spend(self, prompt: Prompt, size: int) -> None:
         self.left -= size
-        if self._is_long(prompt):
-            self._of_long -= size
-
-    def _is_long(self, prompt: Prompt) -> bool:
-        return is_long(prompt.remaining, self._room.pass_tokens)
+        self._had.add(states(prompt))
+        if self._room.limit is None:
+            return
+        seconds = self._room.limit.cost.seconds(prompt.planned, size)
+        if states(prompt):
+            self._left_s -= seconds
+        else:
+            self._left_s -= min(seconds, self._others_s)
+            self._others_s -= seconds
 
     def used_up(self, chunks: Sequence[Chunk], queue: Iterable[Prompt]) -> tuple[Chunk, ...]:
-        """What is left goes to long prompts; one that is alone is not split for a small rest."""
-        room = self._room
-        alone = len(chunks) == 1 and sum(p.phase in TO_COMPUTE for p in queue) == 1
-        made: list[Chunk] = []
-        for chunk in chunks:
-            rest, size = len(chunk.prompt.tokens) - chunk.end, chunk.end - chunk.prompt.planned
-            more = 0
-            if self._is_long(chunk.prompt):
-                more = min(self.left, rest, room.chunk_tokens - size)
-                self.left -= more
-            elif alone and size + rest <= min(room.chunk_tokens, room.budget_tokens):
-                more = rest
-            made.append(replace(chunk, end=chunk.end + more))
+        """With what is left; and a prompt that is alone is not split for a small rest."""
+        if self._room.limit is None:
+            return tuple(chunks)
+        made = [self._longer(chunk, self._room.limit) for chunk in chunks]
+        if len(made) == 1 and sum(p.phase in TO_COMPUTE for p in queue) == 1:
+            made = [self._whole(made[0])]
         return tuple(made)
+
+    def _longer(self, chunk: Chunk, limit: Limit) -> Chunk:
+        size, rest = chunk.end - chunk.prompt.planned, len(chunk.prompt.tokens) - chunk.end
+        most = self._pages(limit.cost.tokens(chunk.end, self._left_s))
+        more = min(most, rest, self._room.chunk_tokens - size, self.left)
+        self.left -= more
+        self._left_s -= limit.cost.seconds(chunk.end, more)
+        return replace(chunk, end=chunk.end + more)
+
+    def _whole(self, chunk: Chunk) -> Chunk:
+        size, rest = chunk.end - chunk.prompt.planned, len(chunk.prompt.tokens) - chunk.end
+        fits = size + rest <= min(self._room.chunk_tokens, self._room.budget_tokens)
+        return replace(chunk, end=chunk.end + rest) if fits and rest * SMALL_REST <= size else chunk
 
 
 class _Starts:
@@ -239,32 +261,29 @@ def refusal(
     return None
 
 
-def tokens_ahead(
-    prompts: Iterable[Prompt], due: float, n_tokens: int, pass_tokens: int | None
-) -> int:
-    """To compute before a prompt that is due then and has so many, or beside it.
+def predicted_s(
+    prompts: Iterable[Prompt], due: float, n_cached: int, n_tokens: int, cost: Cost
+) -> float:
+    """Until a prompt with a stated deadline is computed, the running pass apart.
 
-    The running pass's part is not counted. `pass_tokens`: see `Room`.
+    It is due then, and has so many tokens to compute after those that are cached. What states a
+    deadline and is due no later comes before it; other prompts that are due have half of each pass.
     """
-    ahead = [p.remaining for p in prompts if p.due <= due and p.phase in TO_COMPUTE]
-    if is_long(n_tokens, pass_tokens):
-        return sum(ahead)
-    short = sum(n for n in ahead if not is_long(n, pass_tokens))
-    return short + min(sum(ahead) - short, short + n_tokens)  # long ones have half of each pass
+    ahead = [p for p in prompts if p.due <= due and p.phase in TO_COMPUTE]
+    stating_s, others_s = (
+        sum(cost.seconds(p.planned, p.remaining) for p in ahead if states(p) is stating)
+        for stating in (True, False)
+    )
+    own_s = stating_s + cost.seconds(n_cached, n_tokens)
+    return own_s + min(others_s, own_s)
 
 
-def too_late(
-    n_tokens: int, ahead: int, deadline_s: float, tokens_per_s: float, rest_s: float
-) -> Refusal | None:
+def too_late(ttft_s: float, deadline_s: float) -> Refusal | None:
     """Early rejection: a stated deadline cannot be met, so nothing is computed in vain.
 
-    `n_tokens`: to compute of the prompt, behind `ahead` more and the `rest_s` of the running pass.
-    `tokens_per_s`: the most that was measured; 0 if nothing was, and then nobody is refused.
+    `ttft_s`: as predicted.
     """
-    if not tokens_per_s:
-        return None
-    ttft_s = rest_s + (ahead + n_tokens) / tokens_per_s
     if ttft_s <= deadline_s:
         return None
-    text = f"first token in {ttft_s:.2f} s at the earliest, owed in {deadline_s:.2f} s"
+    text = f"first token predicted in {ttft_s:.2f} s, owed in {deadline_s:.2f} s"
     return Refusal(text, max(RETRY_MIN_S, ttft_s - deadline_s), ttft_s)

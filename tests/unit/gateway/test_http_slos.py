@@ -91,9 +91,9 @@ def test_a_request_that_would_be_late_is_told_so_before_any_work(smollm2: TextMo
             assert response.status_code == 429
             assert response.headers["retry-after"] == "2"
             assert response.json()["error"] == {
-                "message": "the first token would come after 1250 ms at the earliest, and is owed "
-                "after 200 ms (slo.ttft_ms, or the server's --slo-ttft); come again later, state "
-                "a longer time, or shorten the prompt",
+                "message": "the first token is predicted after 1250 ms, and is owed after 200 ms "
+                "(slo.ttft_ms, or the server's --slo-ttft); come again later, state a longer time, "
+                "or shorten the prompt",
                 "type": "rate_limit_error",
                 "param": "slo.ttft_ms",
                 "code": 429,

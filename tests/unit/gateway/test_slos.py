@@ -73,7 +73,7 @@ def test_a_request_that_would_be_late_is_rejected_and_says_how_late() -> None:
     bench.hear(late(), sender=P)
     assert isinstance(bench.error, SloMissed)
     assert str(bench.error) == (
-        "the first token would come after 1300 ms at the earliest, and is owed after 200 ms "
+        "the first token is predicted after 1300 ms, and is owed after 200 ms "
         "(slo.ttft_ms, or the server's --slo-ttft); come again later, state a longer time, or "
         "shorten the prompt"
     )
@@ -89,7 +89,7 @@ def test_the_time_before_the_attempt_is_part_of_what_is_predicted() -> None:
     bench.hear(refused(), sender=P)  # it is full, and the other is tried
     assert bench.prefill.deadline_s == pytest.approx(0.1)
     bench.hear(late(attempt=2), sender=P2)
-    assert "would come after 1400 ms" in str(bench.error)
+    assert "is predicted after 1400 ms" in str(bench.error)
 
 
 def test_another_worker_is_tried_if_it_should_be_in_time() -> None:

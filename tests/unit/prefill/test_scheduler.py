@@ -6,17 +6,17 @@ from msgspec import structs
 from common.ids import InstanceId, PageId, TransferId
 from common.messages import Accept, Limits, Prefill, Resume
 from common.params import SamplingParams
+from prefill.pace import Cost, Limit
 from prefill.scheduler import (
     MayStart,
     Refusal,
     Room,
     due_at,
-    is_long,
     order,
     plan,
+    predicted_s,
     refusal,
     to_set_back,
-    tokens_ahead,
     too_late,
 )
 from prefill.state import Phase, Prompt
@@ -24,7 +24,7 @@ from prefill.state import Phase, Prompt
 ROOM = Room(
     budget_tokens=100,
     chunk_tokens=40,
-    pass_tokens=None,
+    limit=None,
     max_num_seqs=8,
     page_tokens=10,
     available_pages=100,
@@ -81,15 +81,30 @@ def test_a_running_prompt_goes_on_where_it_is() -> None:
     assert ends([running("a", 90, 80)]) == [("a", 90)]
 
 
-# --- where somebody would wait for the pass --------------------------------------------------
+# --- where somebody may have to wait for the pass --------------------------------------------
 
-SHORT = replace(ROOM, budget_tokens=1000, chunk_tokens=500, pass_tokens=30)
+EVEN = Cost(token_s=0.001, pair_s=0.0)
+SHORT = replace(ROOM, budget_tokens=1000, chunk_tokens=500, limit=Limit(0.03, EVEN))
 
 
-def test_a_pass_that_is_waited_for_has_so_many_tokens_of_all_prompts() -> None:
-    queue = [prompt("question", 20), prompt("document", 400), prompt("another", 400)]
+def stating(name: str, n: int, *, due: float = 1.0) -> Prompt:
+    """A prompt that states a deadline."""
+    made = prompt(name, n, due=due)
+    made.request = structs.replace(made.request, deadline_s=due)
+    return made
+
+
+def test_a_pass_that_is_waited_for_takes_so_long_over_all_prompts() -> None:
+    queue = [stating("question", 20), prompt("document", 400), prompt("another", 400)]
     assert ends(queue, SHORT) == [("question", 20), ("document", 10)]
-    assert ends([running("document", 400, 10), prompt("b", 400)], SHORT) == [("document", 40)]
+    assert ends([prompt("a", 400), prompt("b", 400)], SHORT) == [("a", 30)]
+    assert ends([running("document", 400, 10)], SHORT) == [("document", 40)]
+
+
+def test_what_a_token_attends_to_counts() -> None:
+    room = replace(SHORT, limit=Limit(0.03, Cost(0.0, 0.00001)))
+    assert ends([prompt("a", 400)], room) == [("a", 70)]  # 70 * 35 pairs of 3,000
+    assert ends([running("a", 400, 100)], room) == [("a", 120)]  # 20 * 110
 
 
 def test_what_the_operator_allows_is_a_bound_still() -> None:
@@ -98,51 +113,46 @@ def test_what_the_operator_allows_is_a_bound_still() -> None:
     assert ends(queue, replace(SHORT, budget_tokens=25)) == [("a", 25)]
 
 
+def test_who_states_a_deadline_has_half_of_the_pass_however_overdue_others_are() -> None:
+    document, overdue = running("document", 400, 10), prompt("overdue", 400)
+    questions = [stating("b", 14), stating("c", 14)]
+    got = [("document", 20), ("b", 14)]  # and not a page for c
+    assert ends([document, *questions], SHORT) == got
+    assert ends([document, overdue, *questions], SHORT) == got
+    assert ends([*questions, document], SHORT) == [("b", 14), ("c", 14), ("document", 20)]
+
+
+def test_others_have_also_what_nobody_else_needs() -> None:
+    document, overdue = running("document", 400, 10), prompt("overdue", 400)
+    assert ends([document, stating("b", 5)], SHORT) == [("document", 30), ("b", 5)]
+    assert ends([document, overdue], SHORT) == [("document", 40)]
+    near = replace(SHORT, chunk_tokens=12)
+    assert ends([document, stating("b", 5)], near) == [("document", 22), ("b", 5)]
+    near = replace(SHORT, budget_tokens=18)
+    assert ends([document, stating("b", 5)], near) == [("document", 23), ("b", 5)]
+
+
+def test_a_page_is_the_least_and_nobody_starves_for_it() -> None:
+    tight = replace(SHORT, limit=Limit(0.004, EVEN))
+    document = running("document", 400, 10)
+    assert ends([document, stating("b", 14)], tight) == [("document", 20), ("b", 10)]
+    assert ends([document, stating("b", 4), stating("c", 14)], tight) == [
+        ("document", 20),
+        ("b", 4),
+    ]
+
+
 def test_a_prompt_that_is_alone_is_not_split_for_a_small_rest() -> None:
     assert ends([prompt("a", 45)], SHORT) == [("a", 45)]
     assert ends([prompt("a", 46)], SHORT) == [("a", 30)]
+    assert ends([stating("a", 45)], SHORT) == [("a", 45)]
     assert ends([running("a", 75, 30)], SHORT) == [("a", 75)]
     assert ends([prompt("a", 45)], replace(SHORT, chunk_tokens=44)) == [("a", 30)]
     assert ends([prompt("a", 45)], replace(SHORT, budget_tokens=44)) == [("a", 30)]
 
 
-def test_a_long_prompt_has_half_of_the_pass_however_overdue() -> None:
-    document, overdue = running("document", 400, 10), prompt("overdue", 400)
-    questions = [prompt("b", 14), prompt("c", 14)]
-    assert ends([document, *questions], SHORT) == [("document", 20), ("b", 14), ("c", 6)]
-    assert ends([document, overdue, *questions], SHORT) == [("document", 20), ("b", 14), ("c", 6)]
-    assert ends([*questions, document], SHORT) == [("b", 14), ("c", 14), ("document", 12)]
-
-
-def test_a_long_prompt_has_also_what_nobody_needs() -> None:
-    document, overdue = running("document", 400, 10), prompt("overdue", 400)
-    assert ends([document, prompt("b", 5)], SHORT) == [("document", 35), ("b", 5)]
-    assert ends([document, overdue], SHORT) == [("document", 40)]
-    near = replace(SHORT, chunk_tokens=12)
-    assert ends([document, overdue, prompt("b", 5)], near) == [("document", 22), ("b", 5)]
-
-
-def test_a_page_is_the_least_that_a_long_prompt_has() -> None:
-    tight = replace(SHORT, pass_tokens=10)
-    assert ends([running("document", 400, 10), prompt("b", 14)], tight) == [("document", 20)]
-
-
-def test_long_is_what_a_pass_and_a_half_would_not_finish() -> None:
-    assert not is_long(45, 30)
-    assert is_long(46, 30)
-    assert not is_long(10_000, None)
-
-
-def test_ahead_of_a_short_prompt_long_ones_have_half_of_each_pass() -> None:
-    queue = [prompt("document", 400), prompt("another", 400), prompt("question", 40)]
-    assert tokens_ahead(queue, 1.0, 20, 30) == 40 + (40 + 20)
-    assert tokens_ahead([prompt("document", 46)], 1.0, 60, 30) == 46
-    assert tokens_ahead(queue, 1.0, 46, 30) == 840  # it is long itself
-    assert tokens_ahead([prompt("document", 46)], 1.0, 45, 30) == 45
-
-
 def test_one_that_is_not_alone_is() -> None:
-    assert ends([prompt("a", 45), prompt("b", 5)], SHORT) == [("a", 30)]
+    assert ends([prompt("a", 45), prompt("b", 5)], SHORT) == [("a", 20), ("b", 5)]
     fetching = prompt("fetching", 30)
     fetching.phase = Phase.FETCHING
     assert ends([prompt("a", 45), fetching], SHORT) == [("a", 30)]
@@ -212,30 +222,35 @@ def test_a_full_queue_says_when_to_come_again() -> None:
 
 
 def test_a_deadline_that_cannot_be_met_is_refused() -> None:
-    assert too_late(100, 400, 5.0, 100.0, 0.0) is None
-    text = "first token in 5.01 s at the earliest, owed in 2.00 s"
-    late = too_late(101, 400, 2.0, 100.0, 0.0)
-    assert late is not None
-    assert late.text == text
-    assert late.retry_after_s == pytest.approx(3.01)
-    assert late.predicted_ttft_s == pytest.approx(5.01)
-    soon = too_late(100, 400, 5.0, 100.0, 0.25)  # a pass that runs comes first
+    assert too_late(5.0, 5.0) is None
+    text = "first token predicted in 5.01 s, owed in 2.00 s"
+    assert too_late(5.01, 2.0) == Refusal(text, pytest.approx(3.01), 5.01)  # pyright: ignore[reportArgumentType]
+    soon = too_late(5.01, 5.0)
     assert soon is not None
     assert soon.retry_after_s == 1.0
-    assert soon.predicted_ttft_s == 5.25
 
 
-def test_nobody_is_refused_before_a_rate_is_known() -> None:
-    assert too_late(10_000, 0, 0.1, 0.0, 9.0) is None
-
-
-def test_ahead_is_what_is_due_no_later_and_is_still_to_be_computed() -> None:
-    running = prompt("running", 30, due=1.0)
-    running.phase, running.planned = Phase.RUNNING, 20
+def test_what_is_due_no_later_and_is_still_to_be_computed_comes_first() -> None:
+    begun = stating("begun", 30)
+    begun.phase, begun.planned = Phase.RUNNING, 20
     done = computed("done", 30, accepted=False, due=1.0)
-    queue = [running, done, prompt("a", 30, due=2.0), prompt("b", 50, due=3.0)]
-    assert tokens_ahead(queue, 2.0, 5, None) == 10 + 30
-    assert tokens_ahead(queue, 0.5, 5, None) == 0
+    queue = [begun, done, stating("a", 30, due=2.0), stating("b", 50, due=3.0)]
+    assert predicted_s(queue, 2.0, 0, 5, EVEN) == pytest.approx(0.010 + 0.030 + 0.005)
+    assert predicted_s(queue, 0.5, 0, 5, EVEN) == pytest.approx(0.005)
+
+
+def test_others_that_are_due_have_half_of_each_pass() -> None:
+    queue = [prompt("document", 400), prompt("another", 400), stating("question", 40)]
+    assert predicted_s(queue, 1.0, 0, 20, EVEN) == pytest.approx(2 * (0.040 + 0.020))
+    assert predicted_s([prompt("a", 12)], 1.0, 0, 20, EVEN) == pytest.approx(0.012 + 0.020)
+
+
+def test_a_prediction_counts_what_tokens_attend_to() -> None:
+    deep = Cost(0.0, 0.001)
+    assert predicted_s([], 1.0, 100, 10, deep) == pytest.approx(10 * 105 * 0.001)
+    begun = stating("begun", 30)
+    begun.phase, begun.planned = Phase.RUNNING, 20
+    assert predicted_s([begun], 1.0, 0, 10, deep) == pytest.approx((10 * 25 + 10 * 5) * 0.001)
 
 
 def computed(name: str, n: int, *, accepted: bool, due: float) -> Prompt:
