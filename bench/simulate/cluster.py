@@ -205,6 +205,7 @@ class Cluster:
         for worker in self.workers:
             worker.core.check()
             held = worker.pool.n_held
+            held += 0 if worker.host_pool is None else worker.host_pool.n_held
             require(held == 0, f"{worker.instance} holds {held} pages at idle")
             require(worker.core.idle, f"{worker.instance} is not idle")
             check_forgotten(worker.core, worker.instance)

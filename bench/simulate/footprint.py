@@ -9,14 +9,14 @@ import numpy as np
 
 from common.kv.pages import PagePool
 
-BOUNDED = (".prefixes", ".snapshot", "._barred", ".foresight", "._foresight", "._recent")
+BOUNDED = (".prefixes", ".snapshot", "._barred", ".foresight", "._foresight")
 CONTAINERS = (dict, list, set, tuple, frozenset, deque)
 
 
 def footprint(core: object) -> dict[str, int]:
     """Elements by path, of those that hold any. Left out is what is bounded by other things than
-    requests: a pool's cache, a gateway's copy of it, barred pairs, the last lengths of outputs,
-    the last steps."""
+    requests: a pool's cache, a gateway's copy of it, barred pairs, the last lengths of outputs;
+    deques with a bound of their own."""
     sizes: dict[str, int] = {}
     _walk(core, "", sizes, set())
     return sizes
@@ -25,7 +25,7 @@ def footprint(core: object) -> dict[str, int]:
 def _walk(thing: object, path: str, sizes: dict[str, int], seen: set[int]) -> None:
     if id(thing) in seen or isinstance(thing, Enum | PagePool | np.ndarray | str | bytes):
         return
-    if path.endswith(BOUNDED):
+    if path.endswith(BOUNDED) or (isinstance(thing, deque) and thing.maxlen is not None):
         return
     seen.add(id(thing))
     if isinstance(thing, CONTAINERS):

@@ -81,6 +81,7 @@ def _shape(draw: Random) -> Shape:
         decodes=draw.choice((1, 1, 2)),
         prefill_pages=draw.choice((8, 8, 12, 32)),
         decode_pages=draw.choice((8, 12, 24, 48)),
+        host_pages=draw.choice((0, 8, 100)),
         page_tokens=page_tokens,
         chunk_tokens=chunk_tokens,
         budget_tokens=chunk_tokens * draw.choice((1, 3)),

@@ -14,6 +14,7 @@ class Shape:
     decodes: int = 1
     prefill_pages: int = 64
     decode_pages: int = 64
+    host_pages: int = 0  # of host memory, beside each decode worker's
     page_tokens: int = 4
     chunk_tokens: int = 8
     budget_tokens: int = 32

@@ -7,7 +7,7 @@ from typing import Any
 from bench.simulate.device import CheckedPool, Device
 from bench.simulate.laws import check_queue, require
 from bench.simulate.process import Process, World
-from bench.simulate.pulls import Pulls, announce
+from bench.simulate.pulls import Pulls, announce, host_memory_of
 from common.engine.events import (
     Action,
     Cancel,
@@ -16,11 +16,14 @@ from common.engine.events import (
     Note,
     Pull,
     Send,
+    Spill,
     StepDone,
     StepFailed,
     TicketFinal,
 )
 from common.ids import HostId, InstanceId, Role
+from common.kv.host import HostMemory
+from common.kv.pages import PagePool
 from common.messages import (
     PROTOCOL,
     Accept,
@@ -55,8 +58,13 @@ class WorkerProcess(Process):
         self.device = Device(n_pages, shape.page_tokens, rounding=shape.rounding)
         world.devices[instance] = self.device
         self.pool = CheckedPool(self.device, world.meaning)
-        self.core = _core(world, hello, self.pool)
-        self._pulls = Pulls(world, instance, self.device, self._pulled)
+        self.host_pool, host_device = None, None
+        if role is Role.DECODE and shape.host_pages:
+            host_device = Device(shape.host_pages, shape.page_tokens)
+            world.devices[host_memory_of(instance)] = host_device
+            self.host_pool = PagePool(shape.host_pages, host_device.generations)
+        self.core = _core(world, hello, self.pool, self.host_pool)
+        self._pulls = Pulls(world, instance, self.device, host_device, self._pulled)
         self._unanswered: deque[Launch] = deque()
         super().__init__(world, hello, self.core)
         self.links.join("gateway", world.clock.now)
@@ -82,7 +90,9 @@ class WorkerProcess(Process):
             case Launch():
                 self._launch(action)
             case Pull():
-                self._pulls.start(action)
+                self._pulls.pull(action)
+            case Spill():
+                self._pulls.spill(action)
             case Cancel(ticket):
                 self._pulls.cancel(ticket)
             case Note():
@@ -145,13 +155,17 @@ def _hello(world: World, role: Role, instance: InstanceId, n_pages: int, address
             max_num_batched_tokens=shape.budget_tokens,
             max_waiting=shape.max_waiting,
         ),
-        pool=RegionKey(
-            owner=instance, host=host, region=0, n_pages=n_pages, page_bytes=4096, doors={}
-        ),
+        pool=_region(instance, host, n_pages),
     )
 
 
-def _core(world: World, hello: Hello, pool: CheckedPool) -> PrefillCore | DecodeCore:
+def _region(owner: InstanceId, host: HostId, n_pages: int) -> RegionKey:
+    return RegionKey(owner=owner, host=host, region=0, n_pages=n_pages, page_bytes=4096, doors={})
+
+
+def _core(
+    world: World, hello: Hello, pool: CheckedPool, host_pool: PagePool | None
+) -> PrefillCore | DecodeCore:
     shape, limits = world.shape, hello.limits
     assert limits is not None
     if hello.peer.role is Role.PREFILL:
@@ -161,13 +175,13 @@ def _core(world: World, hello: Hello, pool: CheckedPool) -> PrefillCore | Decode
             enable_prefix_caching=shape.caching,
         )
         return PrefillCore(limits, pool, options)
-    return DecodeCore(
-        limits,
-        pool,
-        DecodeOptions(
-            fingerprint=FINGERPRINT,
-            chunk_tokens=shape.chunk_tokens,
-            enable_prefix_caching=shape.caching,
-            plan_ahead=True,
-        ),
+    options = DecodeOptions(
+        fingerprint=FINGERPRINT,
+        chunk_tokens=shape.chunk_tokens,
+        enable_prefix_caching=shape.caching,
     )
+    host = None
+    if host_pool is not None:
+        owner = host_memory_of(hello.peer.instance)
+        host = HostMemory(_region(owner, hello.peer.host, host_pool.n_pages), host_pool)
+    return DecodeCore(limits, pool, options, host=host)
