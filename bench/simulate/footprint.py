@@ -9,14 +9,14 @@ import numpy as np
 
 from common.kv.pages import PagePool
 
-BOUNDED = (".prefixes", ".snapshot", "._barred", ".foresight", "._foresight")
+BOUNDED = (".prefixes", ".snapshot", "._barred", ".foresight", "._foresight", "._pace")
 CONTAINERS = (dict, list, set, tuple, frozenset, deque)
 
 
 def footprint(core: object) -> dict[str, int]:
     """Elements by path, of those that hold any. Left out is what is bounded by other things than
-    requests: a pool's cache, a gateway's copy of it, barred pairs, the last lengths of outputs;
-    deques with a bound of their own."""
+    requests: a pool's cache, a gateway's copy of it, barred pairs, the last lengths of outputs,
+    the last passes by their size; and deques with a bound of their own."""
     sizes: dict[str, int] = {}
     _walk(core, "", sizes, set())
     return sizes
