@@ -126,21 +126,24 @@ def states(prompt: Prompt) -> bool:
 class _Budget:
     """What is left of the pass.
 
-    Where somebody may have to wait for it, half of its time is for prompts that state a deadline,
-    however overdue others are; and what those do not need is for others, too.
+    Where somebody may have to wait for it, half of it is for prompts that state a deadline, however
+    overdue others are; and what those do not need is for others, too.
     """
 
     def __init__(self, room: Room) -> None:
         self._room = room
-        self.left = room.budget_tokens
-        self._left_s = inf if room.limit is None else room.limit.pass_s
-        self._others_s = self._left_s / 2
+        self.left = self._others = room.budget_tokens
+        self._left_s = self._others_s = inf
+        if room.limit is not None:
+            self._others = (room.budget_tokens + 1) // 2
+            self._left_s, self._others_s = room.limit.pass_s, room.limit.pass_s / 2
         self._had: set[bool] = set()  # of those that state a deadline, and of others: some had some
 
     def most(self, prompt: Prompt) -> int:
         """Tokens that a prompt may have: all, or whole pages. The first of its kind has one."""
         room = self._room
-        size = min(prompt.remaining, room.chunk_tokens, self.left)
+        left = self.left if states(prompt) else min(self.left, self._others)
+        size = min(prompt.remaining, room.chunk_tokens, left)
         if room.limit is None:
             return size
         seconds = self._left_s if states(prompt) else min(self._left_s, self._others_s)
@@ -164,6 +167,7 @@ class _Budget:
         else:
             self._left_s -= min(seconds, self._others_s)
             self._others_s -= seconds
+            self._others -= size
 
     def used_up(self, chunks: Sequence[Chunk], queue: Iterable[Prompt]) -> tuple[Chunk, ...]:
         """With what is left; and a prompt that is alone is not split for a small rest."""

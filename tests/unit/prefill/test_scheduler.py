@@ -110,7 +110,7 @@ def test_what_a_token_attends_to_counts() -> None:
 def test_what_the_operator_allows_is_a_bound_still() -> None:
     queue = [prompt("a", 400), prompt("b", 400)]
     assert ends(queue, replace(SHORT, chunk_tokens=20)) == [("a", 20)]
-    assert ends(queue, replace(SHORT, budget_tokens=25)) == [("a", 25)]
+    assert ends(queue, replace(SHORT, budget_tokens=25)) == [("a", 23)]  # half, and a page
 
 
 def test_who_states_a_deadline_has_half_of_the_pass_however_overdue_others_are() -> None:
@@ -130,6 +130,14 @@ def test_others_have_also_what_nobody_else_needs() -> None:
     assert ends([document, stating("b", 5)], near) == [("document", 22), ("b", 5)]
     near = replace(SHORT, budget_tokens=18)
     assert ends([document, stating("b", 5)], near) == [("document", 23), ("b", 5)]
+
+
+def test_half_of_the_tokens_is_theirs_too() -> None:
+    room = replace(ROOM, limit=Limit(10.0, EVEN))
+    overdue = [prompt(name, 400) for name in ("x", "y", "z")]
+    assert ends([*overdue, stating("b", 20)], room) == [("x", 40), ("y", 40), ("b", 20)]
+    assert ends(overdue, room) == [("x", 40), ("y", 40)]
+    assert ends([stating("b", 35), *overdue], room) == [("b", 35), ("x", 40), ("y", 25)]
 
 
 def test_a_page_is_the_least_and_nobody_starves_for_it() -> None:
