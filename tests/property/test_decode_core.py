@@ -30,6 +30,7 @@ class Scenario:
     stormy: bool = False
     blind: bool = False
     plan_ahead: bool = True
+    host_pages: int = 0
     n_requests: int = 20
 
 
@@ -47,6 +48,7 @@ SCENARIOS = st.builds(
     stormy=st.booleans(),
     blind=st.booleans(),
     plan_ahead=st.booleans(),
+    host_pages=st.sampled_from((0, 2, 10, 60)),
 )
 
 
@@ -63,6 +65,7 @@ def world(scenario: Scenario, *, real_prefill: bool = False) -> World:
         peers=(G,),
         foresight=Blind() if scenario.blind else None,
         plan_ahead=scenario.plan_ahead,
+        host_pages=scenario.host_pages,
     )
     weather = STORM if scenario.stormy else Weather()
     make_prefill = RealPrefiller if real_prefill else Prefiller
@@ -97,12 +100,25 @@ def calm_down(w: World) -> None:
     w.run(2.0)
     assert w.bench.core.idle
     assert w.bench.pool.n_held == 0
+    assert w.bench.host is None or w.bench.host.pool.n_held == 0
 
 
 @settings(max_examples=10, deadline=None)
 @given(SCENARIOS)
 @example(Scenario(seed=1, stormy=True, n_requests=100))
 @example(Scenario(seed=2, stormy=True, n_requests=60, more_pages=20, max_num_seqs=6, blind=True))
+@example(
+    Scenario(
+        seed=5587,
+        max_num_seqs=1,
+        budget_tokens=3,
+        chunk_tokens=3,
+        max_waiting=2,
+        cache=False,
+        stormy=True,
+    )
+)
+@example(Scenario(seed=6, stormy=True, n_requests=60, more_pages=2, blind=True, host_pages=20))
 def test_the_right_tokens_arrive_and_no_page_is_left(scenario: Scenario) -> None:
     w = world(scenario)
     traffic(w, scenario.n_requests)
@@ -117,6 +133,13 @@ def test_so_do_they_with_the_prefill_sides_own_core(scenario: Scenario) -> None:
     traffic(w, scenario.n_requests)
     calm_down(w)
     assert all(prefill.idle for prefill in w.prefills.values())
+
+
+def test_some_are_spilled_and_come_back() -> None:
+    w = world(Scenario(seed=7, more_pages=24, max_num_seqs=6, blind=True, host_pages=40))
+    traffic(w, 40)
+    calm_down(w)
+    assert w.n_spills > 2
 
 
 def test_the_same_events_give_the_same_actions() -> None:

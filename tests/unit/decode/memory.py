@@ -3,7 +3,7 @@ a page that is not what it should be changes every token that follows."""
 
 from collections.abc import Sequence
 
-from common.engine.events import Launch, Pull
+from common.engine.events import Launch, Pull, Spill
 from common.engine.plan import Drawn, PassPlan, PassResult, filled
 from common.ids import PageId
 from common.kv.pages import PagePool
@@ -11,6 +11,7 @@ from common.messages import PageRef
 
 N_TOKENS = 40
 END = 0  # the end token
+SPOILT = -1  # written by a pass that raised, or by a pull that failed
 Content = list[int | None]
 
 
@@ -85,7 +86,8 @@ class Memory:
                 assert (page, at) not in self._writes
                 self._writes[page, at] = digest
             self._digests += new
-            self._check_draws(plan, rows, [*known, *new])
+            if SPOILT not in known:  # else the pass before has raised: what is drawn is not used
+                self._check_draws(plan, rows, [*known, *new])
 
     def _at(self, table: list[int], position: int) -> int | None:
         return self._pages[table[position // self._page_tokens]][position % self._page_tokens]
@@ -113,16 +115,16 @@ class Memory:
         self._still_live(launch.step)
         self._drawn = ()
         for page, at in self._writes:
-            self._pages[page][at] = -1
+            self._pages[page][at] = SPOILT
 
-    def pull(self, pull: Pull) -> None:
+    def pull(self, pull: Pull | Spill) -> None:
         self._live(("pull", pull.ticket), {page for _, page in pull.copies})
 
-    def pulled(self, pull: Pull, content: Sequence[Content | None]) -> None:
+    def pulled(self, pull: Pull | Spill, content: Sequence[Content | None]) -> None:
         """None: it could not be read; something was written all the same."""
         self._still_live(("pull", pull.ticket))
         for (_, page), page_content in zip(pull.copies, content, strict=True):
-            self._pages[page] = list(page_content or [-1] * self._page_tokens)
+            self._pages[page] = list(page_content or [SPOILT] * self._page_tokens)
 
     def content(self, ref: PageRef) -> Content | None:
         """For a reader; None: the page has another life than the one that was announced."""

@@ -22,13 +22,14 @@ from common.engine.events import (
     Pull,
     Received,
     Send,
+    Spill,
     StepDone,
     StepFailed,
     TicketFinal,
 )
 from common.ids import InstanceId, TicketId
 from common.messages import AnyMessage
-from tests.unit.decode.builders import Bench, G, hello
+from tests.unit.decode.builders import Bench, G, H, hello
 from tests.unit.decode.gateway import Gateway
 from tests.unit.decode.memory import Memory
 from tests.unit.decode.prefill import Prefiller
@@ -57,13 +58,16 @@ class World:
 
     def __post_init__(self) -> None:
         self.memory = Memory(self.bench.pool, self.bench.page_tokens)
+        host = self.bench.host
+        self.host = None if host is None else Memory(host.pool, self.bench.page_tokens)
+        self.n_spills = 0
         self.gateway = Gateway(self)
         self.prefills: dict[InstanceId, Prefiller | RealPrefiller] = {}
         self._n_prefills = 0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._n_timers = 0
         self._last_at: dict[tuple[str, str], float] = {}
-        self._pulls: dict[TicketId, Pull] = {}
+        self._pulls: dict[TicketId, Pull | Spill] = {}
         self._passes: deque[Launch] = deque()
         self.new_prefill()
 
@@ -103,7 +107,7 @@ class World:
         plans ahead."""
         running = bool(self.bench.unanswered)
         self.bench.take()
-        assert not any(isinstance(a, Pull | Connect) for a in self.bench.actions)
+        assert not any(isinstance(a, Pull | Spill | Connect) for a in self.bench.actions)
         assert running or not self.bench.unanswered
         assert self.bench.wake_at is None or self.bench.wake_at > self.now
         self._act()
@@ -118,8 +122,9 @@ class World:
                     self._passes.append(action)
                     if len(self._passes) == 1:
                         self._begin_pass()
-                case Pull():
-                    self.memory.pull(action)
+                case Pull() | Spill():
+                    self._into(action).pull(action)
+                    self.n_spills += isinstance(action, Spill)
                     self._pulls[action.ticket] = action
                     self.later(self.random.expovariate(100), self._finish_of(action, torn=False))
                 case Cancel(ticket):
@@ -152,14 +157,27 @@ class World:
             self._begin_pass()
         self.give(final)
 
-    def _finish_of(self, pull: Pull, *, torn: bool) -> Callable[[], None]:
+    def _into(self, pull: Pull | Spill) -> Memory:
+        """Whose pages are written."""
+        if isinstance(pull, Pull):
+            return self.memory
+        assert self.host is not None
+        return self.host
+
+    def _owner(self, pull: Pull | Spill) -> Memory | Prefiller | RealPrefiller | None:
+        """Whose pages are read; None: it is gone."""
+        if isinstance(pull, Spill):
+            return self.memory
+        return self.host if pull.peer == H else self.prefills.get(pull.peer)
+
+    def _finish_of(self, pull: Pull | Spill, *, torn: bool) -> Callable[[], None]:
         def final() -> None:
             if self._pulls.pop(pull.ticket, None) is None:
                 return
-            owner = self.prefills.get(pull.peer)
+            owner = self._owner(pull)
             content = [owner.content(ref) if owner else None for ref, _ in pull.copies]
             ok = None not in content and self.random.random() >= self.weather.torn and not torn
-            self.memory.pulled(pull, content)
+            self._into(pull).pulled(pull, content)
             self.give(TicketFinal(pull.ticket, ok, "" if ok else "torn"))
 
         return final
