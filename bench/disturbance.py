@@ -1,6 +1,8 @@
 """What a burst did to streams that were running: ratios from gaps between tokens. Pure.
 
-Must not measure anything.
+A stream slows down by itself, as its context grows: a burst of half a minute lies 2,000 tokens
+behind what came before it. The ratio of the same tokens, with the burst to without it, tells the
+two apart. Must not measure anything.
 """
 
 from bisect import bisect_left
@@ -89,6 +91,7 @@ def verdict(apart: dict[str, Any], colocated: dict[str, dict[str, Any]]) -> dict
     return {
         "benchmark": "isolation",
         "itl_ratio": apart["itl_ratio"],
+        "itl_ratio_of_same_tokens": apart["itl_ratio_of_same_tokens"],
         "itl_spread_before": apart["itl_spread_before"],
         "ttft_ratio": apart["ttft_ratio"],
         "colocated_itl_ratio": None if best is None else colocated[best]["itl_ratio"],

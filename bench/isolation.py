@@ -30,7 +30,7 @@ from bench.disturbance import Round, gaps, itl_ratio, same_tokens, summarise, ve
 from bench.sender import open_session
 from bench.server import Server, running
 
-N_STREAMS, STREAM_PROMPT_TOKENS, STREAM_TOKENS = 4, 64, 4000
+N_STREAMS, STREAM_PROMPT_TOKENS, STREAM_TOKENS = 4, 64, 8000
 N_BURST, BURST_PROMPT_TOKENS, BURST_TOKENS = 8, 2000, 8
 STEADY_TOKENS = 30  # of every stream, before anything counts
 VOCABULARY = range(1000, 30_000)
