@@ -17,7 +17,16 @@ from decode.forecast import Foresight
 from decode.holds import Holds
 from decode.pace import Pace
 from decode.passes import Pass, Row, build
-from decode.scheduler import Budget, Loss, first_short, pages_ahead, tightest_s, turns, victim
+from decode.scheduler import (
+    Budget,
+    Loss,
+    Ready,
+    first_short,
+    pages_ahead,
+    tightest_s,
+    turns,
+    victim,
+)
 from decode.state import Phase, Sample, Table, Transfer, step_fence
 
 
@@ -81,7 +90,7 @@ class Compute:
         """
         self.short = False
         self._look_ahead(ahead=ahead)
-        ready = [s for s in self.holds.active if self._may_go_on(s)]
+        ready = [(s, gap) for s in self.holds.active if (gap := self._ready_gap(s))]
         if not ready:
             return None
         chosen = turns(ready, credit, self._budget_of(ready))
@@ -90,7 +99,8 @@ class Compute:
         spare = room.available_pages - room.claimed_pages
         draft = _Draft(step, ahead, spare, self.holds.spills.n_coming)
         for sample, n_tokens in chosen.rows:
-            if not sample.waiting and (sample.gap == 1 or not self._is_coming(sample)):
+            goes_on = sample.table.n_unread or sample.gap == 1
+            if not sample.waiting and (goes_on or not self._is_coming(sample)):
                 self._enter(draft, sample, n_tokens)
         if not draft.rows:
             return None
@@ -103,31 +113,35 @@ class Compute:
             table.n_unread += bool(row.draws)
         return work
 
-    def _budget_of(self, ready: Sequence[Sample]) -> Budget:
+    def _budget_of(self, ready: Sequence[Ready]) -> Budget:
         """Prompts leave those who decode the time that these have asked for."""
         limit_s = tightest_s(ready)
         if limit_s is None:
             return self._budget
-        context = sum(s.table.n_kv + s.table.n_ahead + 1 for s in ready)
+        context = sum(s.table.n_kv + s.table.n_ahead + 1 for s, _ in ready)
         least = self._limits.page_tokens
         n_tokens = self._pace.prompt_tokens(limit_s, len(ready), context, least=least)
         return replace(self._budget, prompt_tokens=n_tokens)
 
-    def _may_go_on(self, sample: Sample) -> bool:
-        """The next tokens to compute are known, or will be when the unanswered pass is final."""
-        table = sample.table
+    def _ready_gap(self, sample: Sample) -> int:
+        """Its gap, if the next tokens to compute are known, or will be when the unanswered pass is
+        final; else 0."""
         if sample.restoring:
-            return False
-        if table.n_unread and (sample.followers or self._says_last(sample)):
-            return False
-        return sample.gap == 1 or self._catch_up(sample)
+            return 0
+        if sample.table.n_unread:
+            return 0 if sample.followers or self._says_last(sample) else 1
+        gap = sample.gap
+        if gap > 1:
+            gap = sample.gap if self._catch_up(sample) else 0
+        return gap
 
     def _says_last(self, sample: Sample) -> bool:
         """The token that is not read yet ends it, whatever it is."""
-        n_unread = sample.table.n_unread
+        request = sample.transfer.request
+        n_outputs = len(sample.outputs) + sample.table.n_unread
         return (
-            len(sample.outputs) + n_unread >= sample.params.max_tokens
-            or sample.n_tokens + n_unread >= self._limits.max_model_len
+            n_outputs >= request.params.max_tokens
+            or len(request.prompt) + n_outputs >= self._limits.max_model_len
         )
 
     def _catch_up(self, sample: Sample) -> bool:
@@ -295,11 +309,12 @@ class Compute:
         sample.outputs = (*sample.outputs, drawn.token)
         if drawn.logprob is not None:
             sample.logprobs.append(drawn.logprob)
+        request = sample.transfer.request
         sample.finish = token_rules(
-            sample.params,
+            request.params,
             len(sample.outputs),
             drawn.token,
-            n_prompt=len(sample.prompt),
+            n_prompt=len(request.prompt),
             max_model_len=self._limits.max_model_len,
         )
         if sample.finish is not None:

@@ -335,12 +335,13 @@ class DecodeCore:
             beat = Heartbeat(transfers=self._lines(peer), progress=self._pulse.progress(now))
             self._outgoing.send(peer, beat)
             self._peers.beaten(peer, now, busy=bool(beat.transfers))
-        load = self._load()
-        if self._was_idle and load.running:
+        is_idle = not (self._holds.active or self._holds.claims.arriving)
+        if self._was_idle and not is_idle:
             self._snapshots.due = now
-        self._was_idle = not load.running
-        for gateway, snapshot in self._snapshots.take(now, load):
-            self._outgoing.send(gateway, snapshot)
+        self._was_idle = is_idle
+        if self._snapshots.due is not None and now >= self._snapshots.due:
+            for gateway, snapshot in self._snapshots.take(now, self._load()):
+                self._outgoing.send(gateway, snapshot)
 
     def _lines(self, peer: InstanceId) -> tuple[Listed, ...]:
         """The digest of what is shared with that peer; to a prefill side it renews the leases."""

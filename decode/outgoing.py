@@ -149,7 +149,10 @@ class Outgoing:
         account.unacked_tokens -= sum(s.sent - s.acked for s in transfer.samples)
 
     def _account(self, gateway: InstanceId) -> _Account:
-        return self._accounts.setdefault(gateway, _Account())
+        account = self._accounts.get(gateway)
+        if account is None:
+            account = self._accounts[gateway] = _Account()
+        return account
 
     def _run(self, sample: Sample, start: int) -> None:
         transfer = sample.transfer

@@ -128,19 +128,24 @@ class Turns:
     parked: tuple[Sample, ...]  # their gateway has given no credit for another token
 
 
-def turns(ready: Sequence[Sample], credit: Mapping[InstanceId, int], room: "Budget") -> Turns:
+Ready = tuple[Sample, int]
+"""Who can go on, and its gap (see `Sample.gap`)."""
+
+
+def turns(ready: Sequence[Ready], credit: Mapping[InstanceId, int], room: "Budget") -> Turns:
     """Every sequence advances by a token, the oldest first; prompts share what is left over.
 
     `ready` is oldest first. `credit`: tokens that may still be sent to each gateway; a request's
     samples draw together, so that the last one let in may pass it by their number.
     """
     left = dict(credit)
-    chosen: list[tuple[Sample, int]] = []  # and its gap
+    chosen: list[Ready] = []
     parked: list[Sample] = []
-    for sample in ready:
-        if len(chosen) == min(room.max_num_seqs, room.budget_tokens):
+    most = min(room.max_num_seqs, room.budget_tokens)
+    for sample, gap in ready:
+        if len(chosen) == most:
             break
-        gateway, gap = sample.transfer.gateway, sample.gap
+        gateway = sample.transfer.gateway
         if gap <= room.chunk_tokens:  # it may draw
             if left[gateway] <= 0:
                 parked.append(sample)
@@ -152,6 +157,9 @@ def turns(ready: Sequence[Sample], credit: Mapping[InstanceId, int], room: "Budg
         spare = min(spare, room.prompt_tokens)
     rows: list[tuple[Sample, int]] = []
     for sample, gap in chosen:
+        if gap == 1:
+            rows.append((sample, 1))
+            continue
         more = min(spare, room.chunk_tokens - 1, gap - 1)
         spare -= more
         rows.append((sample, 1 + more))
@@ -168,15 +176,14 @@ class Budget:
     prompt_tokens: int | None = None  # beside a token of every sequence; None: as many as there is
 
 
-def tightest_s(ready: Sequence[Sample]) -> float | None:
+def tightest_s(ready: Sequence[Ready]) -> float | None:
     """The shortest time between two tokens that one of those who decode has asked for.
 
     None: nobody has, or there is no prompt to be computed that could delay them.
     """
-    gaps = [sample.gap for sample in ready]
-    if max(gaps, default=1) == 1:
+    if all(gap == 1 for _, gap in ready):
         return None
-    stated = [s.transfer.request.tpot_s for s, gap in zip(ready, gaps, strict=True) if gap == 1]
+    stated = [sample.transfer.request.tpot_s for sample, gap in ready if gap == 1]
     return min((tpot_s for tpot_s in stated if tpot_s is not None), default=None)
 
 

@@ -31,7 +31,7 @@ class Steps:
         self._ahead: set[StepId] = set()  # of these: planned while another was computed
         self._next = StepId(0)
         self._lead_s = 1e-3  # before the end of a step the next is planned
-        self._began = 0.0  # the oldest
+        self._plan_at: float | None = None  # while the oldest is computed; None: not ahead
         self._in_vain = False  # while this step runs, there was nothing to plan ahead
 
     @property
@@ -46,20 +46,12 @@ class Steps:
     def may_plan(self, now: float) -> bool:
         """While one is computed: whether the next is to be planned now."""
         at = self._plan_at
-        return at is not None and now >= at
+        return at is not None and now >= at and len(self._unanswered) == 1
 
     @property
     def wake_at(self) -> float | None:
         """When to plan; None: not before something happens."""
-        return None if self._in_vain or not self._unanswered else self._plan_at
-
-    @property
-    def _plan_at(self) -> float | None:
-        ends_at = self._pulse.ends_at
-        if not self._plan_ahead or len(self._unanswered) > 1 or ends_at is None:
-            return None
-        step_s = ends_at - self._began
-        return ends_at - min(self._lead_s, LEAD_MAX_SHARE * step_s)
+        return None if self._in_vain or len(self._unanswered) != 1 else self._plan_at
 
     def launched(self, work: Pass | None, now: float) -> None:
         """What planning came to; None: nothing can run, not yet at least."""
@@ -87,8 +79,12 @@ class Steps:
 
     def _begin(self, work: Pass, now: float) -> None:
         self._in_vain = False
-        self._began = now
         self._pulse.begin(work.step, work.plan.n_rows, now)
+        ends_at = self._pulse.ends_at if self._plan_ahead else None
+        if ends_at is None:
+            self._plan_at = None
+        else:
+            self._plan_at = ends_at - min(self._lead_s, LEAD_MAX_SHARE * (ends_at - now))
 
     def _learn(self, event: StepDone | StepFailed) -> None:
         """Lead as long as it takes to be late in a share of the cases (a quantile, by its

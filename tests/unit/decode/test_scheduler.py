@@ -121,32 +121,36 @@ def test_nobody_is_passed_after_its_turn() -> None:
 # --- a pass ----------------------------------------------------------------------------------
 
 
+def with_gaps(samples: list[Sample]) -> list[tuple[Sample, int]]:
+    return [(sample, sample.gap) for sample in samples]
+
+
 def test_every_sequence_gets_a_token_before_a_prompt_gets_more() -> None:
     ready = [sample(0, gap=20), sample(1), sample(2, gap=20), sample(3)]
-    chosen = turns(ready, {G: 99}, BUDGET)
+    chosen = turns(with_gaps(ready), {G: 99}, BUDGET)
     assert [(s.transfer.arrival, n) for s, n in chosen.rows] == [(0, 6), (1, 1), (2, 6), (3, 1)]
 
 
 def test_the_budget_is_shared_oldest_first() -> None:
     ready = [sample(0), sample(1, gap=20), sample(2, gap=20)]
-    chosen = turns(ready, {G: 99}, replace(BUDGET, budget_tokens=8))
+    chosen = turns(with_gaps(ready), {G: 99}, replace(BUDGET, budget_tokens=8))
     assert [n for _, n in chosen.rows] == [1, 6, 1]
 
 
 def test_a_prompt_is_not_computed_beyond_its_end() -> None:
-    chosen = turns([sample(0, gap=3)], {G: 99}, BUDGET)
+    chosen = turns(with_gaps([sample(0, gap=3)]), {G: 99}, BUDGET)
     assert [n for _, n in chosen.rows] == [3]
 
 
 def test_the_oldest_have_the_seats() -> None:
     ready = [sample(n) for n in range(6)]
-    assert len(turns(ready, {G: 99}, BUDGET).rows) == 4
-    assert len(turns(ready, {G: 99}, replace(BUDGET, budget_tokens=3)).rows) == 3
+    assert len(turns(with_gaps(ready), {G: 99}, BUDGET).rows) == 4
+    assert len(turns(with_gaps(ready), {G: 99}, replace(BUDGET, budget_tokens=3)).rows) == 3
 
 
 def test_without_credit_only_what_draws_nothing_goes_on() -> None:
     ready = [sample(0), sample(1), sample(2, gap=20), sample(3, gap=3)]
-    chosen = turns(ready, {G: 1}, BUDGET)
+    chosen = turns(with_gaps(ready), {G: 1}, BUDGET)
     assert [s.transfer.arrival for s, _ in chosen.rows] == [0, 2]
     assert [s.transfer.arrival for s in chosen.parked] == [1, 3]
 
