@@ -1,6 +1,5 @@
 """How threads and signals end the sleep of a loop that waits on a descriptor."""
 
-import math
 import os
 import select
 
@@ -10,22 +9,24 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll = select.poll()
-        self._poll.register(self._fd, select.POLLIN)
+        self._fds = [self._fd]
 
     def watch(self, fd: int) -> None:
         """Wake when this descriptor is readable, too."""
-        self._poll.register(fd, select.POLLIN)
+        self._fds.append(fd)
 
     def ring(self) -> None:
         """End the sleep that is, or the next one. Not after `close`."""
         os.eventfd_write(self._fd, 1)
 
     def sleep(self, seconds: float) -> None:
-        """Until something is readable, `ring`, or the time has passed."""
-        for fd, _ in self._poll.poll(math.ceil(max(0.0, seconds) * 1000)):
-            if fd == self._fd:
-                os.eventfd_read(self._fd)
+        """Until something is readable, `ring`, or the time has passed.
+
+        By `select`, for poll and epoll know no time shorter than a millisecond.
+        """
+        readable, _, _ = select.select(self._fds, (), (), max(0.0, seconds))
+        if self._fd in readable:
+            os.eventfd_read(self._fd)
 
     def close(self) -> None:
         """Nobody may ring any more."""
