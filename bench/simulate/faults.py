@@ -33,6 +33,7 @@ FAULTS = (
     "not_pulled",
     "slow",
     "raised",
+    "preempted",
     "spilled",
     "_cut_some",
     "_pause_some",

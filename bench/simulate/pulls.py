@@ -44,16 +44,14 @@ class Pulls:
         self._broken: set[TicketId] = set()  # of these: a page did not come
 
     def pull(self, pull: Pull) -> None:
-        owner = pull.remote.owner
-        stalled_s = 0.0 if self._is_own(owner) else self._stall_s()
-        self._start(_Copying(pull.ticket, owner, self._device, pull.copies), stalled_s)
+        self._start(_Copying(pull.ticket, pull.remote.owner, self._device, pull.copies))
 
     def spill(self, spill: Spill) -> None:
         """Host memory reads the own pool."""
         if self._host is None:
             raise InvariantBroken("a spill, and no host memory")
         self._world.network.counts["spilled"] += 1
-        self._start(_Copying(spill.ticket, self._owner, self._host, spill.copies), 0.0)
+        self._start(_Copying(spill.ticket, self._owner, self._host, spill.copies))
 
     def cancel(self, ticket: TicketId) -> None:
         """Pages may still come until the ticket is final."""
@@ -61,11 +59,11 @@ class Pulls:
             delay_s = self._world.random.choice((0.0, STOPPING_S))
             self._world.clock.at(delay_s, lambda: self._finish(ticket, ok=False))
 
-    def _start(self, copying: _Copying, stalled_s: float) -> None:
+    def _start(self, copying: _Copying) -> None:
         world, draw, ticket = self._world, self._world.random, copying.ticket
         require(ticket not in self._running, f"ticket {ticket} is begun twice")
         self._running[ticket] = copying
-        seconds = self._seconds(len(copying.copies))
+        stalled_s, seconds = self._stall_s(), self._seconds(copying)
         for ref, local in copying.copies:
             copying.target.slots[local] = GARBAGE
             at = stalled_s + draw.uniform(0.0, seconds)
@@ -82,9 +80,11 @@ class Pulls:
         world.network.counts["slow"] += 1
         return draw.uniform(0.0, world.weather.slow_s)
 
-    def _seconds(self, n_pages: int) -> float:
-        costs = self._world.shape.costs
-        return self._world.random.uniform(0.0005, 0.01) if costs is None else costs.pull_s(n_pages)
+    def _seconds(self, copying: _Copying) -> float:
+        costs, draw = self._world.shape.costs, self._world.random
+        if self._is_own(copying.owner):
+            return draw.uniform(0.0001, 0.001)
+        return draw.uniform(0.0005, 0.01) if costs is None else costs.pull_s(len(copying.copies))
 
     def _copy(self, copying: _Copying, remote: PageId, local: PageId) -> None:
         if copying.ticket not in self._running:

@@ -18,7 +18,7 @@ from launch.gateway.transfers import Generate
 
 EVERYTHING = Wants.ENDS | Wants.LOGPROBS | Wants.SCORES
 LOST_AFTER_S = 3.0  # heartbeats come once a second or more often
-REUSE_SHARE = 0.4  # of scenarios: see `_reuse`
+REUSE_SHARE, SCARCE_SHARE = 0.4, 0.15  # of scenarios: see `_reuse` and `_scarce`
 PATIENCE_S = 120.0  # of clients, after the last has asked
 
 
@@ -30,6 +30,7 @@ class Scenario:
     shape: Shape
     weather: Weather
     n_requests: int
+    most_outputs: int  # tokens
     full: bool  # prompts around whole pages, up to ones that fill a pool
     storm_s: float  # how long the weather lasts, and requests come
     quits: float  # share of clients that leave
@@ -54,23 +55,22 @@ def scenario(seed: int) -> Scenario:
     """Some faults, none or many, in a cluster that is small enough to be always short of
     something."""
     draw = Random(f"scenario {seed}")  # a stream of its own: the cluster is seeded with `seed`
-    shape, weather = _shape(draw), _weather(draw)
-    quits, n_requests = draw.choice((0.0, 0.0, 0.5)), draw.choice((3, 8, 12, 16))
-    storm_s = draw.choice((0.2, 1.0, 3.0))
-    if draw.random() < REUSE_SHARE and shape.prefills:
-        shape, weather = _reuse(shape, weather)
-        quits, n_requests, storm_s = 0.7, 16, 3.0
-    return Scenario(
+    drawn = Scenario(
         seed=seed,
-        shape=shape,
-        weather=weather,
-        n_requests=n_requests,
+        shape=_shape(draw),
+        weather=_weather(draw),
+        n_requests=draw.choice((3, 8, 12, 16)),
+        most_outputs=draw.choice((20, 20, 100)),
         full=draw.random() < 0.2,
-        storm_s=storm_s,
-        quits=quits,
+        storm_s=draw.choice((0.2, 1.0, 3.0)),
+        quits=draw.choice((0.0, 0.0, 0.5)),
         stops=draw.choice((0.0, 0.0, 0.3)),
         leave_s=draw.choice((0.2, 1.0)),
     )
+    kind = draw.random()
+    if kind < REUSE_SHARE:
+        return _reuse(drawn)
+    return _scarce(draw, drawn) if kind < REUSE_SHARE + SCARCE_SHARE else drawn
 
 
 def _shape(draw: Random) -> Shape:
@@ -121,11 +121,11 @@ def _weather(draw: Random) -> Weather:
     )
 
 
-def _reuse(shape: Shape, weather: Weather) -> tuple[Shape, Weather]:
+def _reuse(drawn: Scenario) -> Scenario:
     """Pages that begin another life while somebody still reads them: a small pool without a cache
     is read slowly, by workers that learn late that a transfer is over."""
     shape = replace(
-        shape,
+        drawn.shape,
         prefills=1,
         decodes=2,
         prefill_pages=8,
@@ -135,8 +135,8 @@ def _reuse(shape: Shape, weather: Weather) -> tuple[Shape, Weather]:
         max_waiting=1000,
         far=False,
     )
-    return shape, replace(
-        weather,
+    weather = replace(
+        drawn.weather,
         drop=0.0,
         slow=0.9,
         torn=0.0,
@@ -145,6 +145,23 @@ def _reuse(shape: Shape, weather: Weather) -> tuple[Shape, Weather]:
         pauses=(Role.DECODE,),
         kill_every_s=0.0,
     )
+    return replace(drawn, shape=shape, weather=weather, n_requests=16, storm_s=3.0, quits=0.7)
+
+
+def _scarce(draw: Random, drawn: Scenario) -> Scenario:
+    """One pool for many long answers: sequences give way, to host memory and back."""
+    shape = replace(
+        drawn.shape,
+        prefills=draw.choice((0, 1)),
+        decodes=1,
+        prefill_pages=24,
+        decode_pages=24,
+        host_pages=draw.choice((12, 100)),
+        page_tokens=4,
+        max_num_seqs=8,
+        max_waiting=1000,
+    )
+    return replace(drawn, shape=shape, n_requests=16, most_outputs=100, full=False, storm_s=1.0)
 
 
 def live(what: Scenario, watches: Sequence[Watch] = ()) -> Outcome:
@@ -157,7 +174,7 @@ def live(what: Scenario, watches: Sequence[Watch] = ()) -> Outcome:
     if what.full:
         requests = full_house(what.seed, shape, n)
     else:
-        requests = workload(what.seed, shape, n, wants=EVERYTHING)
+        requests = workload(what.seed, shape, n, wants=EVERYTHING, most_outputs=what.most_outputs)
     clients = _send(cluster, requests, what)
     cluster.clock.at(what.storm_s, cluster.network.heal)
     cluster.run(what.storm_s)

@@ -95,8 +95,8 @@ class WorkerProcess(Process):
                 self._pulls.spill(action)
             case Cancel(ticket):
                 self._pulls.cancel(ticket)
-            case Note():
-                pass
+            case Note(name=name):
+                self.world.network.counts[name] += 1
 
     def _announce(self, message: AnyMessage) -> None:
         match message:

@@ -8,8 +8,11 @@ from bench.simulate.shape import Shape
 from launch.gateway.transfers import Generate
 
 
-def workload(seed: int, shape: Shape, n: int, *, wants: Wants = PLAIN) -> list[Generate]:
-    """Prompts that share prefixes, of one token up to half a pool; up to 20 tokens of output.
+def workload(
+    seed: int, shape: Shape, n: int, *, wants: Wants = PLAIN, most_outputs: int = 20
+) -> list[Generate]:
+    """Prompts that share prefixes, of one token up to half a pool; so many tokens of output, up to
+    half a pool too.
 
     `wants`: what some of them have.
     """
@@ -23,7 +26,7 @@ def workload(seed: int, shape: Shape, n: int, *, wants: Wants = PLAIN) -> list[G
         request = generate(
             f"r{i}",
             (stem + tail)[: longest - 1],
-            draw.randrange(1, min(20, longest)),
+            draw.randrange(1, min(most_outputs, longest)),
             n=draw.choice((1, 1, 1, 3, 8)),
             wants=wants & Wants(draw.randrange(8)),
         )
