@@ -207,8 +207,10 @@ class PrefillCore:
         in_a_pass = min(n_tokens, self._passes.chunk_tokens, limit.cost.tokens(0, limit.pass_s))
         if not pace.is_known(in_a_pass):
             return None
-        own_s = predicted_s(self._transfers.all, prompt.due, n_cached, n_tokens, limit.cost)
-        return too_late(pace.rest_s(now) + own_s, deadline_s)
+        if limit.pass_s + 2 * limit.cost.seconds(n_cached, n_tokens) <= deadline_s:
+            pace.heed(deadline_s, now)  # if it is late, then for a pass that was too long
+        queued_s = predicted_s(self._transfers.all, prompt.due, n_cached, n_tokens, limit.cost)
+        return too_late(pace.rest_s(now) + queued_s, deadline_s)
 
     def _peer_down(self, instance: InstanceId) -> None:
         self._peers.down(instance)

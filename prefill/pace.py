@@ -14,6 +14,7 @@ DEEP_TOKENS = 1024  # passes whose tokens attend to more, in the mean, tell what
 RECENT_PASSES = 32
 COMPARABLE = 4  # passes of less than 1/4 of the tokens say little of what a longer one takes
 HEED_S = 60.0  # a TTFT that was stated is expected to be stated again within that time
+AS_TIGHT = 1.1  # times a TTFT that is heeded: one that is stated again, a little later than it came
 PASS_SHARE = 4  # of the TTFT: to wait for one pass, and to have half of the next two, is 3/4 of it
 ROUNDING = 1e-6  # tokens
 SHORTEST_PASS_S = 0.01  # nobody feels less, and shorter ones compute little
@@ -124,9 +125,10 @@ class Pace:
     # --- what passes may cost ----------------------------------------------------------------
 
     def heed(self, ttft_s: float, now: float) -> None:
-        """A request that was taken in states it. Of no effect while a tighter one is heeded."""
-        if ttft_s <= self._heeded_s(now):
-            self._tightest = (ttft_s, now + HEED_S)
+        """A request that could be in time states it. Of no effect while a tighter one is heeded."""
+        heeded_s = self._heeded_s(now)
+        if ttft_s <= heeded_s * AS_TIGHT:
+            self._tightest = (min(ttft_s, heeded_s), now + HEED_S)
 
     def _heeded_s(self, now: float) -> float:
         return self._tightest[0] if self._tightest is not None and now < self._tightest[1] else inf

@@ -151,5 +151,7 @@ def test_the_tightest_counts_until_it_was_long_ago() -> None:
 def test_as_tight_a_one_keeps_it_up() -> None:
     pace = paced((0, 1000, 1.0))
     pace.heed(0.2, now=0.0)
-    pace.heed(0.2, now=5.0)
+    pace.heed(0.21, now=5.0)  # the same, when it had waited elsewhere
     assert limit_s(pace, HEED_S + 4.0) == 0.05
+    pace.heed(0.3, now=10.0)
+    assert limit_s(pace, HEED_S + 6.0) is None

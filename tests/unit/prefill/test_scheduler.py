@@ -132,6 +132,17 @@ def test_others_have_also_what_nobody_else_needs() -> None:
     assert ends([document, stating("b", 5)], near) == [("document", 23), ("b", 5)]
 
 
+def test_others_have_no_more_than_is_left() -> None:
+    document = prompt("document", 400)
+    room = replace(SHORT, limit=Limit(0.06, EVEN), chunk_tokens=50)
+    assert ends([stating("b", 45), document, stating("c", 5)], room) == [
+        ("b", 45),
+        ("document", 10),
+        ("c", 5),
+    ]
+    assert ends([stating("b", 40), document], SHORT) == [("b", 30)]
+
+
 def test_half_of_the_tokens_is_theirs_too() -> None:
     room = replace(ROOM, limit=Limit(10.0, EVEN))
     overdue = [prompt(name, 400) for name in ("x", "y", "z")]

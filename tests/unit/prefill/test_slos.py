@@ -92,6 +92,39 @@ def test_whoever_was_promised_an_answer_is_served_however_late() -> None:
     assert len(bench.rows[0]) == 12  # and what is left of its time cuts no pass
 
 
+def test_passes_that_are_much_smaller_say_nothing() -> None:
+    """A quarter of the 2.4 s is 6 tokens at 10 a second; the 30 would take 3 s."""
+    for n_measured, is_refused in ((1, False), (2, True)):
+        bench = Bench()
+        bench.hear(prefill(n_measured, transfer="first"))
+        bench.now = 0.1 * n_measured
+        bench.done(50)
+        ask(bench, 30, deadline_s=2.4)
+        assert bool(bench.said(Refused, G)) is is_refused
+
+
+def test_a_pass_that_was_too_long_is_the_last_one() -> None:
+    """Whoever is refused for it alone is expected to come again."""
+    bench = measured()
+    bench.hear(prefill(tuple(range(100, 148)), transfer="document"))
+    assert len(bench.rows[0]) == 16  # 0.27 s, of which 4 tokens would have been short enough
+    ask(bench, 2, deadline_s=0.2)
+    assert bench.said(Refused, G)
+    bench.now += 0.2
+    bench.done()
+    assert len(bench.rows[0]) == 4
+
+
+def test_who_could_never_be_in_time_cuts_no_pass() -> None:
+    bench = measured()
+    bench.hear(prefill(tuple(range(100, 148)), transfer="document"))
+    ask(bench, 12, deadline_s=0.2)
+    assert bench.said(Refused, G)
+    bench.now += 0.2
+    bench.done()
+    assert len(bench.rows[0]) == 16
+
+
 # --- short prompts behind a long one ---------------------------------------------------------
 
 PASS_S = 0.005  # what a pass costs, beside its tokens
@@ -105,10 +138,13 @@ class Seen:
 
     ttft_s: list[float] = field(default_factory=list[float])  # of the questions
     rows: list[int] = field(default_factory=list[int])  # of every pass
+    pass_s: list[float] = field(default_factory=list[float])
     document_s: float = 0.0
 
 
-def questions_behind_a_document(ttft_s: float | None, token_s: float = 0.001) -> Seen:
+def questions_behind_a_document(
+    ttft_s: float | None, token_s: float = 0.001, pair_s: float = 0.0
+) -> Seen:
     """A question every so often while a document is computed, each with that TTFT stated."""
     bench = Bench(
         n_pages=400,
@@ -139,7 +175,10 @@ def questions_behind_a_document(ttft_s: float | None, token_s: float = 0.001) ->
         seen.ttft_s += [bench.now - asked[name] for name in drawn if name in asked]
         seen.document_s = bench.now if "document" in drawn else 0.0
         if bench.launched is not None:
-            ends_at = bench.now + PASS_S + bench.plan.n_rows * token_s
+            attended = int(bench.plan.positions_T.sum())
+            took_s = PASS_S + bench.plan.n_rows * token_s + attended * pair_s
+            seen.pass_s.append(took_s)
+            ends_at = bench.now + took_s
     return seen
 
 
@@ -171,4 +210,15 @@ def test_also_behind_a_document_that_is_overdue_itself() -> None:
     assert max(seen.ttft_s[3:]) < 0.8  # those before came behind a pass of 200
     silent = questions_behind_a_document(None, token_s=0.004)
     assert max(silent.ttft_s) > 2
+    assert seen.document_s < 1.35 * silent.document_s
+
+
+def test_the_deeper_a_document_the_shorter_its_chunks() -> None:
+    """Its last tokens cost four times as much as its first."""
+    seen = questions_behind_a_document(0.4, pair_s=1e-6)
+    assert max(seen.ttft_s[1:]) < 0.4
+    assert max(seen.pass_s[3:]) < 0.13  # until passes have shown what depth costs
+    assert max(seen.pass_s[len(seen.pass_s) // 2 :]) < 0.1 + 2 * PASS_S
+    silent = questions_behind_a_document(None, pair_s=1e-6)
+    assert max(silent.pass_s) > 1.5
     assert seen.document_s < 1.35 * silent.document_s
