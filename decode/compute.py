@@ -92,6 +92,7 @@ class Compute:
         self._look_ahead(ahead=ahead)
         ready = [(s, gap) for s in self.holds.active if (gap := self._ready_gap(s))]
         if not ready:
+            self.holds.claims.parked = ()  # who was has left
             return None
         chosen = turns(ready, credit, self._budget_of(ready))
         self.holds.claims.parked = chosen.parked
