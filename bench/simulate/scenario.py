@@ -19,7 +19,7 @@ from launch.gateway.transfers import Generate
 EVERYTHING = Wants.ENDS | Wants.LOGPROBS | Wants.SCORES
 LOST_AFTER_S = 3.0  # heartbeats come once a second or more often
 REUSE_SHARE, SCARCE_SHARE = 0.4, 0.15  # of scenarios: see `_reuse` and `_scarce`
-PATIENCE_S = 120.0  # of clients, after the last has asked
+PATIENCE_S = 40.0  # of clients, once the weather is fair: pauses and delays may last 5 s more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +160,7 @@ def _scarce(draw: Random, drawn: Scenario) -> Scenario:
         page_tokens=4,
         max_num_seqs=8,
         max_waiting=1000,
+        credit_tokens=draw.choice((64, 65_536)),
     )
     return replace(drawn, shape=shape, n_requests=16, most_outputs=100, full=False, storm_s=1.0)
 
