@@ -62,7 +62,8 @@ def served(default_model: Path, loop: asyncio.Runner) -> Iterator[Served]:
 def check(loop: asyncio.Runner, served: Served, path: str, content: bytes) -> None:
     response = loop.run(served.client.post(path, content=content, headers=JSON))
     if response.status_code != 200:
-        assert response.status_code in (400, 404), response.text
+        timed_out = response.status_code == 504 and b"timeout_s" in content
+        assert timed_out or response.status_code in (400, 404), response.text
         assert response.json()["error"]["message"]
 
 
