@@ -16,7 +16,7 @@ from common.kernels.formats import WeightFormat
 
 # O outputs (rows)  I inputs  R rows given or asked for  B bytes of a row as its format stores it
 
-PACKED_LAYOUT = "blocks-2"
+PACKED_LAYOUT = "blocks-3"
 """Names the bytes of packed matrices: change `cpu/matrix.h`, and this changes."""
 
 _PACKED_DTYPES = (torch.float32, torch.bfloat16)

@@ -24,7 +24,7 @@ struct Codes8 {
 // By which a byte permutation takes words of four codes to pairs of bfloat16.
 struct CodeTables {
   alignas(64) uint8_t bytes[2][128];  // lower and upper, of a magnitude's bfloat16
-  alignas(64) uint8_t pairs[2][64];   // of inputs 0 and 1, 2 and 3: a place among lower, then upper
+  alignas(16) uint8_t pairs[16];      // of four words: inputs 0 and 1 of each, then 2 and 3
 };
 constexpr CodeTables make_code_tables() {
   CodeTables tables = {};
@@ -35,29 +35,21 @@ constexpr CodeTables make_code_tables() {
     tables.bytes[0][magnitude] = static_cast<uint8_t>(bits);
     tables.bytes[1][magnitude] = static_cast<uint8_t>(bits >> 8);
   }
-  for (int i = 0; i < 64; i++) {
-    for (int step = 0; step < 2; step++) {
-      const int code = i / 4 * 4 + 2 * step + i % 4 / 2;
-      tables.pairs[step][i] = static_cast<uint8_t>(code + i % 2 * 64);
-    }
+  for (int i = 0; i < 16; i++) {
+    tables.pairs[i] = static_cast<uint8_t>(i % 8 / 2 * 4 + i / 8 * 2 + i % 2);
   }
   return tables;
 }
 inline constexpr CodeTables CODE_TABLES = make_code_tables();
 
-// Eight codes from 0 to 15. Pair i has its two at bits 3 and 19 of the word turned right by 4 i:
-// where a bfloat16 has the upper half of its fraction.
+// Eight codes from 0 to 15. Pair i's are the nibbles that two bytes 16 bits apart have below (i < 2)
+// or above.
 struct Codes4 {
   static constexpr int INPUTS = 8;
-  static int first_bit(int i) { return (3 + 4 * (i / 2) + 16 * (i % 2)) % 32; }
-  static uint32_t place(uint8_t code, int i) {
-    const uint32_t word = static_cast<uint32_t>(code) << first_bit(i);
-    return first_bit(i) > 28 ? word | code >> (32 - first_bit(i)) : word;
-  }
+  static int first_bit(int i) { return 8 * (i / 2 % 2) + 16 * (i % 2) + 4 * (i / 4); }
+  static uint32_t place(uint8_t code, int i) { return static_cast<uint32_t>(code) << first_bit(i); }
   static float value(uint32_t word, int i) {
-    const int bit = first_bit(i);
-    const uint32_t turned = word >> bit | word << (32 - bit);
-    return static_cast<float>(static_cast<int32_t>(turned & 15));
+    return static_cast<float>(static_cast<int32_t>(word >> first_bit(i) & 15));
   }
 };
 

@@ -80,8 +80,14 @@ void widen_block_to_pairs(const Matrix& m, const char* w, char* steps) {
   }
 }
 
-constexpr int DIRECT_TILE_ROWS = 8;  // whose sums fit in the registers beside what is widened
 constexpr int64_t DIRECT_PREFETCH_BYTES = 4096;
+
+// (Loaded as an integer: the units that a broadcast of floats takes are those that widening needs.)
+inline __m512 pair(const char* from) {
+  int32_t bits;
+  std::memcpy(&bits, from, 4);
+  return _mm512_castsi512_ps(_mm512_set1_epi32(bits));
+}
 
 struct DirectRows {
   const char* x;
@@ -93,8 +99,11 @@ struct DirectRows {
 template <class F, int ROWS>
 void direct_tile(const Matrix& m, const char* w, DirectRows rows, float* sums) {
   constexpr int STEPS = F::Codes::INPUTS / 2;
-  const int64_t n_groups = m.n_groups(), n_words = m.n_words();
+  const int64_t n_groups = F::ONE_GROUP ? 1 : m.n_groups(), n_words = m.n_words();
   const char* x = rows.x;
+  constexpr bool IN_REGISTERS = F::ONE_GROUP || ROWS <= 6;  // totals, beside the groups' sums
+  F32x16 total[ROWS][2];
+  for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero();
   for (int64_t g = 0; g < n_groups; g++, w += m.scales_bytes()) {
     __m512 sum[ROWS][2];
     for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
@@ -105,7 +114,7 @@ void direct_tile(const Matrix& m, const char* w, DirectRows rows, float* sums) {
       for (int v = 0; v < 2; v++) F::widen(w + v * 64, weights[v]);
       for (int s = 0; s < STEPS; s++, x += 4) {
         for (int r = 0; r < ROWS; r++) {
-          const __m512 value = Bfloat16::broadcast(x + r * rows.x_stride);
+          const __m512 value = pair(x + r * rows.x_stride);
           for (int v = 0; v < 2; v++) {
             sum[r][v] = Bfloat16::multiply_add(sum[r][v], weights[v][s], value);
           }
@@ -115,13 +124,17 @@ void direct_tile(const Matrix& m, const char* w, DirectRows rows, float* sums) {
     for (int v = 0; v < 2; v++) {
       const F32x16 scale = F::code_scale(w, v * 16), minimum = F::code_minimum(w, v * 16);
       for (int r = 0; r < ROWS; r++) {
-        float* total = sums + r * BLOCK + v * 16;
-        F32x16 y = g ? load(total) : zero();
+        float* at = sums + r * BLOCK + v * 16;
+        F32x16 y = IN_REGISTERS ? total[r][v] : g ? load(at) : zero();
         y = fma({sum[r][v]}, scale, y);
         if (F::HAS_MINIMUM) y = fma(splat(rows.group_sums[r * n_groups + g]), minimum, y);
-        store(total, y);
+        if (IN_REGISTERS) total[r][v] = y;
+        else store(at, y);
       }
     }
+  }
+  for (int r = 0; r < ROWS && IN_REGISTERS; r++) {
+    for (int v = 0; v < 2; v++) store(sums + r * BLOCK + v * 16, total[r][v]);
   }
 }
 
@@ -136,8 +149,8 @@ DirectFunction<F> direct_tile_of(int n_rows, std::integer_sequence<int, ROWS...>
 
 template <class F>
 void multiply_direct(const Matrix& m, const char* w, DirectRows rows, int n_rows, float* sums) {
-  constexpr std::make_integer_sequence<int, DIRECT_TILE_ROWS> SIZES;
-  const int n_tiles = (n_rows + DIRECT_TILE_ROWS - 1) / DIRECT_TILE_ROWS;
+  constexpr std::make_integer_sequence<int, F::TILE_ROWS> SIZES;
+  const int n_tiles = (n_rows + F::TILE_ROWS - 1) / F::TILE_ROWS;
   for (int t = 0; t < n_tiles; t++) {
     const int row = n_rows * t / n_tiles;
     const int n_tile_rows = n_rows * (t + 1) / n_tiles - row;
