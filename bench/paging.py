@@ -1,29 +1,37 @@
-"""What paging costs: the memory that pages waste at chat-like lengths, and CPU time per page.
+"""What paging costs: the memory that pages waste at chat-like lengths, CPU time per page, and the
+time that a page takes to host memory and back.
 
-`python -m bench.paging`. Runs the pool and the hashes that the workers run, and nothing else: no
-model, no process. One JSON line last.
+`python -m bench.paging`. Runs the pool, the hashes and the host tier that the workers run, and
+nothing else: no model, no process. One JSON line last.
 """
 
 import argparse
 import gc
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 
-from common.ids import PageId
+from common.ids import HostId, InstanceId, PageId
 from common.kv.layout import pages_for
 from common.kv.pages import PagePool
 from common.kv.prefix import HashChain, page_hashes
+from transfer.api import Copy, Status, Ticket
+from transfer.memory import SharedPages
+from transfer.tiers.host import HostPages, HostTier
 
 MEAN_INPUT, MEAN_OUTPUT, SIGMA = 161, 338, 0.5  # tokens; the sigma of the lengths' logarithm
 WASTE_LIMIT = 0.023
 N_CACHED = 100_000
 N_TIMED = 20_000
 VOCAB = 50_000
+N_SPILLED, PAGE_BYTES = 40, 368_640  # a sequence of 640 tokens of SmolLM2-135M in bfloat16
+N_SPILLS = 15
 
 
 @dataclass(slots=True)
@@ -140,6 +148,33 @@ def _per_page(work: Callable[[], object]) -> float:
     return (time.process_time() - started) / N_TIMED * 1e6
 
 
+def to_host_and_back() -> dict[str, float]:
+    """Microseconds a page, from asked for to final; the median of some, in random places."""
+    n_pages = 4 * N_SPILLED
+    pool, memory = SharedPages(n_pages, PAGE_BYTES), HostPages(n_pages, PAGE_BYTES)
+    woken = threading.Event()
+    tier = HostTier(pool, memory, instance=InstanceId("tier"), host=HostId("here"), wake=woken.set)
+    random = np.random.default_rng(0)
+
+    def seconds(start: Callable[[tuple[Copy, ...]], Ticket]) -> float:
+        own, theirs = (random.permutation(n_pages)[:N_SPILLED].tolist() for _ in range(2))
+        copies = tuple(Copy(PageId(a), 0, PageId(b)) for a, b in zip(own, theirs, strict=True))
+        started = time.perf_counter()
+        ticket = start(copies)
+        while tier.transport.poll(ticket) is Status.PENDING:
+            woken.wait()
+            woken.clear()
+        return time.perf_counter() - started
+
+    spills = [seconds(tier.spill) for _ in range(N_SPILLS)]
+    restores = [seconds(tier.restore) for _ in range(N_SPILLS)]
+    tier.close()
+    return {
+        "spill_us": median(spills) / N_SPILLED * 1e6,
+        "restore_us": median(restores) / N_SPILLED * 1e6,
+    }
+
+
 def main(argv: Sequence[str]) -> int:
     """Returns 1 if more is wasted than the limit."""
     parser = argparse.ArgumentParser(prog="python -m bench.paging", description=main.__doc__)
@@ -161,7 +196,14 @@ def main(argv: Sequence[str]) -> int:
     )
     for name, value in times.items():
         print(f"{name.removesuffix('_us'):16} {value:6.2f} us a page at {N_CACHED:,} cached pages")
-    print(json.dumps({"benchmark": "paging", "waste": wasted, "limit": WASTE_LIMIT, **times}))
+    copies = to_host_and_back()
+    for name, value in copies.items():
+        print(f"{name.removesuffix('_us'):16} {value:6.1f} us a page of {PAGE_BYTES:,} bytes")
+    print(
+        json.dumps(
+            {"benchmark": "paging", "waste": wasted, "limit": WASTE_LIMIT, **times, **copies}
+        )
+    )
     return 0 if wasted <= WASTE_LIMIT else 1
 
 
