@@ -161,8 +161,8 @@ NOTES = (
     "migration_end",  # decode: last page pulled and validated
     "first_token",  # gateway: token 0 sent to the client
     "decoding_begin",  # decode: joined the batch
-    "preempted",  # decode
-    "resumed",  # decode
+    "preempted",  # decode: its pages were taken; how=host, or recompute
+    "resumed",  # decode: it has pages again
     "decoding_end",  # decode: last token drawn
     "failed",  # any: this attempt ended early
     "aborted",  # any: freed before its end
