@@ -42,17 +42,12 @@ void multiply_part(const Product& p, int64_t row, int n_rows, const char* w, flo
     char* steps = scratch.get(m.n_steps() * STEP_BYTES);
 #if LEVEL >= 3
     if constexpr (std::is_same_v<K, Bfloat16>) {
-      if (p.n_rows <= F::DIRECT_ROWS) {
-        const DirectRows rows = {x, p.x_stride, p.group_sums + row * m.n_groups()};
-        return multiply_direct<F>(m, w, rows, n_rows, sums);
-      }
-      widen_block_to_pairs<F>(m, w, steps);
-    } else {
-      widen_block<K, F>(m, w, steps);
+      const DirectRows rows = {x, p.x_stride, p.group_sums + row * m.n_groups()};
+      if (p.n_rows <= F::DIRECT_ROWS) return multiply_direct<F>(m, w, rows, n_rows, sums);
+      return widen_and_multiply<F>(m, w, rows, n_rows, sums, steps, WIDENING_SIZES);
     }
-#else
-    widen_block<K, F>(m, w, steps);
 #endif
+    widen_block<K, F>(m, w, steps);
     multiply_block<K>(steps, x, p.x_stride, m.n_steps(), n_rows, sums, false);
   }
 }

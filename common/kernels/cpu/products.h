@@ -2,8 +2,9 @@
 //
 // An output is one chain of additions over the inputs in ascending order, whatever the number of
 // rows, the place of its row, the threads and the width of vectors: in float32 its bits depend on
-// its row and its weights alone (law 3). (In bfloat16 the same holds, for each set of
-// instructions.) No product may therefore be split over its inputs and summed up later.
+// its row and its weights alone (law 3). (In bfloat16 the same holds for each set of instructions,
+// but for GGUF's groups: with few rows they are sums of codes, scaled, with many the weights are.)
+// No product may therefore be split over its inputs and summed up later.
 #pragma once
 
 #include "matrix.h"

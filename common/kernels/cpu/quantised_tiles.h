@@ -1,6 +1,9 @@
 // Products with weights in the formats of `weight_formats.h`. For many rows a block is widened to
 // the rows' dtype once and multiplied as any other. For few, which wait for memory, codes are
 // multiplied as they are: what is widened never leaves the registers.
+//
+// (Zen 4: rotating and shifting, a broadcast of floats, multiplying and storing wait for the units
+// that products take; permuting, logic, narrowing and a broadcast of integers do not.)
 
 namespace baton::ISA {
 
@@ -8,12 +11,15 @@ namespace baton::ISA {
 inline void put_step(const F32x16* input, float* to) { store(to, *input); }
 
 #if LEVEL >= 3
-inline void put_step(const F32x16* inputs, bf16* to) {
+inline __m512 rounded_pairs(const F32x16 inputs[2]) {
   const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512i pairs = _mm512_mullo_epi32(places, _mm512_set1_epi32(0x00010001));
   const __m512i interleaved = _mm512_add_epi32(pairs, _mm512_set1_epi32(0x00100000));
   const __m512i rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(inputs[1].v, inputs[0].v));
-  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(interleaved, rounded));
+  return _mm512_castsi512_ps(_mm512_permutexvar_epi16(interleaved, rounded));
+}
+inline void put_step(const F32x16* inputs, bf16* to) {
+  _mm512_storeu_ps(to, rounded_pairs(inputs));
 }
 #else
 inline void put_step(const F32x16* inputs, bf16* to) {
@@ -55,34 +61,16 @@ void widen_block(const Matrix& m, const char* w, char* steps) {
 
 #if LEVEL >= 3
 
-// The same by what codes are multiplied with as they are.
-template <class F>
-void widen_block_to_pairs(const Matrix& m, const char* w, char* steps) {
-  constexpr int STEPS = F::Codes::INPUTS / 2;
-  const int64_t n_words = m.n_words();
-  for (int64_t g = 0; g < m.n_groups(); g++, w += m.scales_bytes()) {
-    const char* scales = w + n_words * STEP_BYTES;
-    const F32x16 scale[2] = {F::code_scale(scales, 0), F::code_scale(scales, 16)};
-    const F32x16 minimum[2] = {F::code_minimum(scales, 0), F::code_minimum(scales, 16)};
-    for (int64_t word = 0; word < n_words; word++, w += STEP_BYTES, steps += STEPS * STEP_BYTES) {
-      for (int v = 0; v < 2; v++) {
-        __m512 codes[STEPS];
-        F::widen(w + v * 64, codes);
-        for (int s = 0; s < STEPS; s++) {
-          F32x16 inputs[2] = {{Bfloat16::even(codes[s])}, {Bfloat16::odd(codes[s])}};
-          for (auto& input : inputs) {
-            input = F::HAS_MINIMUM ? fma(input, scale[v], minimum[v]) : input * scale[v];
-          }
-          put_step(inputs, reinterpret_cast<bf16*>(steps + s * STEP_BYTES + v * 64));
-        }
-      }
-    }
-  }
+constexpr int64_t CODES_PREFETCH_BYTES = 4096;  // ahead
+
+// The first inputs of pairs, in float32.
+inline F32x16 even_inputs(__m512 pairs) {
+  const __m512i upper_halves = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13));  // -1: 0
+  return {_mm512_castsi512_ps(_mm512_shuffle_epi8(_mm512_castps_si512(pairs), upper_halves))};
 }
 
-constexpr int64_t DIRECT_PREFETCH_BYTES = 4096;
-
-// (Loaded as an integer: the units that a broadcast of floats takes are those that widening needs.)
+// To every lane; as integers, see above.
 inline __m512 pair(const char* from) {
   int32_t bits;
   std::memcpy(&bits, from, 4);
@@ -108,8 +96,8 @@ void direct_tile(const Matrix& m, const char* w, DirectRows rows, float* sums) {
     __m512 sum[ROWS][2];
     for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
     for (int64_t word = 0; word < n_words; word++, w += STEP_BYTES) {
-      _mm_prefetch(w + DIRECT_PREFETCH_BYTES, _MM_HINT_T0);
-      _mm_prefetch(w + DIRECT_PREFETCH_BYTES + 64, _MM_HINT_T0);
+      _mm_prefetch(w + CODES_PREFETCH_BYTES, _MM_HINT_T0);
+      _mm_prefetch(w + CODES_PREFETCH_BYTES + 64, _MM_HINT_T0);
       __m512 weights[2][STEPS];
       for (int v = 0; v < 2; v++) F::widen(w + v * 64, weights[v]);
       for (int s = 0; s < STEPS; s++, x += 4) {
@@ -135,6 +123,62 @@ void direct_tile(const Matrix& m, const char* w, DirectRows rows, float* sums) {
   }
   for (int r = 0; r < ROWS && IN_REGISTERS; r++) {
     for (int v = 0; v < 2; v++) store(sums + r * BLOCK + v * 16, total[r][v]);
+  }
+}
+
+// The same of the first rows of many, with weights rounded to bfloat16, which it leaves in `steps`
+// for the others: [n_steps][BLOCK].
+template <class F, int ROWS>
+void widening_tile(const Matrix& m, const char* w, DirectRows rows, float* sums, char* steps) {
+  constexpr int STEPS = F::Codes::INPUTS / 2;
+  const int64_t n_groups = m.n_groups(), n_words = m.n_words();
+  const char* x = rows.x;
+  __m512 sum[ROWS][2];
+  for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
+  for (int64_t g = 0; g < n_groups; g++, w += m.scales_bytes()) {
+    const char* scales = w + n_words * STEP_BYTES;
+    const F32x16 scale[2] = {F::code_scale(scales, 0), F::code_scale(scales, 16)};
+    const F32x16 minimum[2] = {F::code_minimum(scales, 0), F::code_minimum(scales, 16)};
+    for (int64_t word = 0; word < n_words; word++, w += STEP_BYTES) {
+      _mm_prefetch(w + CODES_PREFETCH_BYTES, _MM_HINT_T0);
+      _mm_prefetch(w + CODES_PREFETCH_BYTES + 64, _MM_HINT_T0);
+      __m512 weights[2][STEPS];
+      for (int v = 0; v < 2; v++) F::widen(w + v * 64, weights[v]);
+      for (int s = 0; s < STEPS; s++, x += 4, steps += STEP_BYTES) {
+        for (int v = 0; v < 2; v++) {
+          F32x16 inputs[2] = {even_inputs(weights[v][s]), {Bfloat16::odd(weights[v][s])}};
+          for (auto& input : inputs) {
+            input = F::HAS_MINIMUM ? fma(input, scale[v], minimum[v]) : input * scale[v];
+          }
+          weights[v][s] = rounded_pairs(inputs);
+          _mm512_storeu_ps(steps + v * 64, weights[v][s]);
+        }
+        for (int r = 0; r < ROWS; r++) {
+          const __m512 value = pair(x + r * rows.x_stride);
+          for (int v = 0; v < 2; v++) {
+            sum[r][v] = Bfloat16::multiply_add(sum[r][v], weights[v][s], value);
+          }
+        }
+      }
+    }
+  }
+  for (int r = 0; r < ROWS; r++) {
+    for (int v = 0; v < 2; v++) store(sums + r * BLOCK + v * 16, {sum[r][v]});
+  }
+}
+
+constexpr std::make_integer_sequence<int, 4> WIDENING_SIZES;  // more rows leave no registers
+
+template <class F, int... ROWS>
+void widen_and_multiply(const Matrix& m, const char* w, DirectRows rows, int n_rows, float* sums,
+                        char* steps, std::integer_sequence<int, ROWS...>) {
+  using Tile = void (*)(const Matrix&, const char*, DirectRows, float*, char*);
+  static constexpr Tile TILES[] = {widening_tile<F, ROWS + 1>...};
+  const int n_first = std::min<int>(n_rows, sizeof...(ROWS));
+  TILES[n_first - 1](m, w, rows, sums, steps);
+  if (n_rows > n_first) {
+    multiply_block<Bfloat16>(steps, rows.x + n_first * rows.x_stride, rows.x_stride, m.n_steps(),
+                             n_rows - n_first, sums + n_first * BLOCK, false);
   }
 }
 

@@ -70,7 +70,7 @@ struct Int8 : SignedBytes {
 
 struct Q8_0 : SignedBytes {
   static constexpr bool ONE_GROUP = false;
-  static constexpr int TILE_ROWS = 8, DIRECT_ROWS = 48;
+  static constexpr int TILE_ROWS = 8, DIRECT_ROWS = 24;
   static F32x16 scale(const char* scales, int output) { return load_halves(scales + 2 * output); }
   static F32x16 code_scale(const char* scales, int output) { return scale(scales, output); }
   static F32x16 code_minimum(const char* scales, int output) { return minimum(scales, output); }
@@ -80,15 +80,14 @@ struct Q4_1 {
   using Codes = Codes4;
   static constexpr bool HAS_MINIMUM = true;
   static constexpr bool ONE_GROUP = false;
-  static constexpr int TILE_ROWS = 8, DIRECT_ROWS = 48;
+  static constexpr int TILE_ROWS = 8, DIRECT_ROWS = 24;
   static F32x16 scale(const char* scales, int output) { return load_halves(scales + 2 * output); }
   static F32x16 minimum(const char* scales, int output) {
     return load_halves(scales + 2 * (BLOCK + output));
   }
 
 #if LEVEL >= 3
-  // A bfloat16 of 8 with a code in the last bits of its fraction is 8 + code / 16. (One shift for
-  // eight codes: it waits for the same units as the products do; all the rest does not.)
+  // A bfloat16 of 8 with a code in the last bits of its fraction is 8 + code / 16.
   static void widen(const char* words, __m512 steps[Codes::INPUTS / 2]) {
     const __m512i below = _mm512_loadu_si512(words);
     const __m512i above = _mm512_srli_epi32(below, 4);
