@@ -269,7 +269,7 @@ class WorkerConfig(EngineConfig, frozen=True, kw_only=True):
 
 
 _DEFAULTS = {
-    Role.PREFILL: Tuning(max_num_batched_tokens=2048, max_num_seqs=64, chunk_tokens=512),
+    Role.PREFILL: Tuning(max_num_batched_tokens=512, max_num_seqs=64, chunk_tokens=512),
     Role.DECODE: Tuning(max_num_batched_tokens=512, max_num_seqs=64, chunk_tokens=128),
 }
 
