@@ -114,5 +114,5 @@ def test_host_memory_is_for_decode_workers() -> None:
     assert tuning(config, Role.DECODE).kv_host_memory_bytes == 2**20
     off = ServeConfig(kv_host_memory_bytes=2**20, decode=DecodeConfig(kv_host_memory_bytes=0))
     assert tuning(off, Role.DECODE).kv_host_memory_bytes == 0
-    with pytest.raises(ValueError, match="give it as decode.kv_host_memory_bytes"):
+    with pytest.raises(ValueError, match=r"give it as decode\.kv_host_memory_bytes"):
         ServeConfig(prefill=PrefillConfig(kv_host_memory_bytes=2**20))
