@@ -66,7 +66,8 @@ class PoolTuning(Section, frozen=True, kw_only=True):
     ] = None
     max_num_seqs: Annotated[Count | None, Meta(description="sequences in one pass, at most")] = None
     chunk_tokens: Annotated[
-        Count | None, Meta(description="tokens of one prompt in one pass, at most")
+        Count | None,
+        Meta(description="tokens of one prompt (decode: of all beside answers) in one pass"),
     ] = None
     kv_cache_memory_bytes: Annotated[
         Bytes | None, Meta(description="memory of each worker's KV pages, such as 512MiB or 2G")

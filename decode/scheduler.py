@@ -135,6 +135,9 @@ Ready = tuple[Sample, int]
 def turns(ready: Sequence[Ready], credit: Mapping[InstanceId, int], room: "Budget") -> Turns:
     """Every sequence advances by a token, the oldest first; prompts share what is left over.
 
+    Beside sequences that decode all prompts together get one chunk, so that no prompt stalls an
+    answer for longer (stall-free batching: Sarathi-Serve, section 4); else the oldest have all.
+
     `ready` is oldest first. `credit`: tokens that may still be sent to each gateway; a request's
     samples draw together, so that the last one let in may pass it by their number.
     """
@@ -142,17 +145,19 @@ def turns(ready: Sequence[Ready], credit: Mapping[InstanceId, int], room: "Budge
     chosen: list[Ready] = []
     parked: list[Sample] = []
     most = min(room.max_num_seqs, room.budget_tokens)
+    some_decode = any(gap == 1 for _, gap in ready)
+    chunk_tokens = room.chunk_tokens if some_decode else room.budget_tokens
     for sample, gap in ready:
         if len(chosen) == most:
             break
         gateway = sample.transfer.gateway
-        if gap <= room.chunk_tokens:  # it may draw
+        if gap <= chunk_tokens:  # it may draw
             if left[gateway] <= 0:
                 parked.append(sample)
                 continue
             left[gateway] -= 1 + len(sample.followers)
         chosen.append((sample, gap))
-    spare = room.budget_tokens - len(chosen)
+    spare = min(room.budget_tokens - len(chosen), chunk_tokens)
     if room.prompt_tokens is not None:
         spare = min(spare, room.prompt_tokens)
     rows: list[tuple[Sample, int]] = []
@@ -160,7 +165,7 @@ def turns(ready: Sequence[Ready], credit: Mapping[InstanceId, int], room: "Budge
         if gap == 1:
             rows.append((sample, 1))
             continue
-        more = min(spare, room.chunk_tokens - 1, gap - 1)
+        more = min(spare, chunk_tokens - 1, gap - 1)
         spare -= more
         rows.append((sample, 1 + more))
     return Turns(tuple(rows), tuple(parked))
@@ -171,7 +176,7 @@ class Budget:
     """Bounds of one pass."""
 
     budget_tokens: int
-    chunk_tokens: int  # of one prompt
+    chunk_tokens: int  # of prompts, where others decode
     max_num_seqs: int
     prompt_tokens: int | None = None  # beside a token of every sequence; None: as many as there is
 

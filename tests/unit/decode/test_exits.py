@@ -102,7 +102,7 @@ def test_an_end_before_the_copies_were_made_gives_all_samples_pages_back() -> No
 
 
 def test_a_pass_that_raised_fails_what_was_in_it() -> None:
-    bench = Bench(max_num_seqs=1)
+    bench = Bench(max_num_seqs=1, max_num_batched_tokens=8)
     bench.hear(expect(prefill=None))
     bench.hear(expect(9, transfer="u", prefill=None))
     bench.raised("out of memory")

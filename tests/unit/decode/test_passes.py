@@ -63,20 +63,23 @@ def test_there_is_one_pass_at_a_time() -> None:
     assert rows(bench) == [[51], [1, 2, 3, 4, 5, 6][4:]]  # its first page is here
 
 
-def test_a_local_prompt_is_computed_in_chunks_beside_the_others() -> None:
-    bench = Bench(chunk_tokens=5, cache=False)
-    bench.hear(expect(12, prefill=None, max_tokens=2))
-    assert rows(bench) == [[1, 2, 3, 4, 5]]
-    assert bench.plan.draws == ()
-    bench.hear(expect(3, transfer="u", prefill=None, max_tokens=9))
-    bench.done()
-    assert rows(bench) == [[6, 7, 8, 9, 10], [1, 2, 3]]
+def test_prompts_beside_who_decodes_get_one_chunk_and_alone_all_of_a_pass() -> None:
+    bench = Bench(chunk_tokens=5, max_num_batched_tokens=16, cache=False)
+    bench.hear(expect(3, prefill=None, max_tokens=4))
+    bench.hear(expect(12, transfer="u", prefill=None, max_tokens=2))
     bench.done(60)
-    assert bench.runs == [run(0, 60, transfer="u", cached=0)]
-    assert rows(bench) == [[11, 12], [60]]
-    assert [(d.row, d.index) for d in bench.plan.draws] == [(1, 0), (2, 1)]
-    bench.done(50, 61)
-    assert bench.runs == [run(0, 50, cached=0), run(1, 61, transfer="u")]
+    assert rows(bench) == [[60], [1, 2, 3, 4, 5]]
+    assert [(d.row, d.index) for d in bench.plan.draws] == [(0, 1)]
+    bench.done(61)
+    assert rows(bench) == [[61], [6, 7, 8, 9, 10]]
+    bench.hear(ended())
+    bench.done(62)
+    assert rows(bench) == [[11, 12]]
+    assert [(d.row, d.index) for d in bench.plan.draws] == [(1, 0)]
+    bench.hear(expect(20, transfer="v", prefill=None))
+    bench.hear(ended("u"))
+    bench.done(50)
+    assert rows(bench) == [list(range(1, 17))]
 
 
 def test_the_budget_bounds_a_pass() -> None:
@@ -146,7 +149,7 @@ def test_an_answer_is_a_prefix_too() -> None:
 
 
 def test_two_prompts_of_one_prefix_compute_it_once() -> None:
-    bench = Bench(chunk_tokens=8)
+    bench = Bench(max_num_batched_tokens=9)
     bench.hear(expect(10, prefill=None), expect(11, transfer="u", prefill=None))
     assert rows(bench) == [[1, 2, 3, 4, 5, 6, 7, 8]]  # u waits for both pages
     bench.done()
@@ -154,15 +157,13 @@ def test_two_prompts_of_one_prefix_compute_it_once() -> None:
 
 
 def test_prompts_without_a_prefix_cache_are_computed_each() -> None:
-    bench = Bench(chunk_tokens=8, cache=False)
+    bench = Bench(cache=False)
     bench.hear(expect(10, prefill=None), expect(11, transfer="u", prefill=None))
-    assert [len(row) for row in rows(bench)] == [8, 8]
-    bench.done()
-    assert [len(row) for row in rows(bench)] == [2, 3]
+    assert [len(row) for row in rows(bench)] == [10, 11]
 
 
 def test_prompt_logprobs_compute_the_whole_prompt() -> None:
-    bench = Bench(chunk_tokens=4)
+    bench = Bench(chunk_tokens=4, max_num_batched_tokens=4)
     bench.hear(expect(6, prefill=None, max_tokens=1))
     finish(bench)
     bench.hear(expect(6, transfer="u", prefill=None, prompt_logprobs=2, max_tokens=3))

@@ -128,7 +128,17 @@ def with_gaps(samples: list[Sample]) -> list[tuple[Sample, int]]:
 def test_every_sequence_gets_a_token_before_a_prompt_gets_more() -> None:
     ready = [sample(0, gap=20), sample(1), sample(2, gap=20), sample(3)]
     chosen = turns(with_gaps(ready), {G: 99}, BUDGET)
-    assert [(s.transfer.arrival, n) for s, n in chosen.rows] == [(0, 6), (1, 1), (2, 6), (3, 1)]
+    assert [(s.transfer.arrival, n) for s, n in chosen.rows] == [(0, 6), (1, 1), (2, 2), (3, 1)]
+
+
+def test_where_nobody_decodes_the_oldest_prompts_have_all_of_a_pass() -> None:
+    chosen = turns(with_gaps([sample(0, gap=9), sample(1, gap=20)]), {G: 99}, BUDGET)
+    assert [n for _, n in chosen.rows] == [9, 7]
+
+
+def test_what_may_draw_by_all_of_a_pass_needs_credit() -> None:
+    chosen = turns(with_gaps([sample(0, gap=16), sample(1, gap=17)]), {G: 0}, BUDGET)
+    assert [s.transfer.arrival for s in chosen.parked] == [0]
 
 
 def test_the_budget_is_shared_oldest_first() -> None:
