@@ -1,7 +1,8 @@
 """The passes of a decode worker that are unanswered, and when the next one is to be planned.
 
 Up to two: the next pass is planned while one is computed, as late as is safe, so that whoever
-arrives meanwhile is in it. Decides when, never what.
+arrives meanwhile is in it. What that saves is the device's wait for a plan; where every core is
+busy anyway, planning takes from computing what it saves. Decides when, never what.
 """
 
 from collections import deque
