@@ -53,10 +53,18 @@ class AttentionRows:
     def native_plan(self, layer: KVLayer, n_rep: int) -> "native.lib.AttentionPlan":
         """For attention in C++; `n_rep` query heads a KV head. All calls must agree.
 
-        IndexError: a sequence names rows or pages that are not there.
+        IndexError: a sequence names rows or pages that are not there. ValueError: it is another
+        pool's layer, or there are not as many positions and slots as rows.
         """
         if self._plan is None:
             arrays = self._sequences
+            n_rows = int(arrays.start_B1[-1])
+            if not len(self.positions_T) == len(self.slots_T) == n_rows:
+                raise ValueError(
+                    f"{len(self.positions_T)} positions, {len(self.slots_T)} slots, {n_rows} rows"
+                )
+            if layer.geometry != self._geometry:
+                raise ValueError(f"pages of {layer.geometry} for rows of {self._geometry}")
             n_sequences, table_width = arrays.tables_BM.shape
             self._plan = native.lib.AttentionPlan(
                 arrays.start_B1.ctypes.data,
