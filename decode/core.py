@@ -385,6 +385,7 @@ class DecodeCore:
         if held != known:
             raise InvariantBroken(f"pages are held {held} times, {known} times are known")
         self._holds.check()
+        self._intake.check()
         self._holds.spills.check(s for t in self._transfers.all for s in t.samples)
         self._steps.check(s for t in self._transfers.all for s in t.samples)
         self._outgoing.check(self._transfers.all)

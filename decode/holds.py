@@ -69,7 +69,15 @@ class Holds:
     def wait(self, sample: Sample) -> None:
         """It is to be computed from its tokens as soon as there is room."""
         sample.waiting = True
+        sample.wants = tuple(sample.hashes[: self.reusable(sample)])
+        self.pool.want(sample.wants)
         insort(self.waiting, sample, key=_age)
+
+    def _wait_no_more(self, sample: Sample) -> None:
+        self.waiting.remove(sample)
+        sample.waiting = False
+        self.pool.unwant(sample.wants)
+        sample.wants = ()
 
     def start(self, sample: Sample) -> bool:
         """Let a waiting sample in; what is here of its prefix, or in host memory, is not computed.
@@ -81,8 +89,7 @@ class Holds:
         table = self.claims.claim(sample, found, (sample, *sample.followers))
         if table is None:
             return False
-        self.waiting.remove(sample)
-        sample.waiting = False
+        self._wait_no_more(sample)
         sample.table = table
         if not sample.preempted:
             sample.cached = table.n_kv
@@ -149,8 +156,7 @@ class Holds:
 
     def _give_back(self, sample: Sample, fence: Fence | None) -> None:
         if sample.waiting:
-            self.waiting.remove(sample)
-            sample.waiting = False
+            self._wait_no_more(sample)
         elif sample.table.pages or sample.table.claim:
             self.active.remove(sample)
         self.pending.failed(sample.who)

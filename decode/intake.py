@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from common.engine.events import Cancel, Connect, Pull
 from common.engine.reports import Peers
+from common.errors import InvariantBroken
 from common.ids import InstanceId, PageHash, TicketId, TransferId
 from common.kv.layout import pages_for
 from common.messages import Expect, Handoff, PageRef, PagesReady
@@ -56,11 +57,17 @@ class Intake:
             transfer.samples.append(sample)
         transfer.queued_after = self._compute.n_passes
         self._take_number(transfer)
-        if request.prefill is not None:
-            tokens = transfer.samples[0].tokens(0, transfer.n_tokens)
+        first = transfer.samples[0]
+        if request.prefill is not None or not first.scores:
+            tokens = first.tokens(0, transfer.n_tokens)
             transfer.hashes = self._holds.names(tokens, request.salt)
         self.queued[request.transfer] = transfer
+        self._pool.want(transfer.hashes)
         return transfer
+
+    def _dequeue(self, transfer: Transfer) -> None:
+        if self.queued.pop(transfer.request.transfer, None) is not None:
+            self._pool.unwant(transfer.hashes)
 
     def admit(self, now: float) -> None:
         """Let in whom there is room for: preempted ones, then recovering ones, then new ones.
@@ -95,7 +102,7 @@ class Intake:
             return False
         transfer.trunk = trunk
         transfer.on(Event.ADMITTED)
-        del self.queued[transfer.request.transfer]
+        self._dequeue(transfer)
         self._holds.claims.arriving[transfer.request.transfer] = transfer
         transfer.knock_s = ACCEPT_FIRST_S
         if transfer.request.prefill.instance in self._peers:
@@ -118,7 +125,7 @@ class Intake:
             return False
         transfer.on(Event.STARTED)
         self._outgoing.note(transfer, "context_begin")
-        del self.queued[transfer.request.transfer]
+        self._dequeue(transfer)
         for sample in () if together else others:
             self._holds.wait(sample)
         return True
@@ -306,7 +313,7 @@ class Intake:
 
     def let_go(self, transfer: Transfer) -> None:
         """Whatever ended it: its pages come back here, those being written behind their ticket."""
-        self.queued.pop(transfer.request.transfer, None)
+        self._dequeue(transfer)
         self._holds.claims.arriving.pop(transfer.request.transfer, None)
         transfer.knock_at = None
         self._pending.failed(_puller(transfer))
@@ -321,6 +328,13 @@ class Intake:
             self._pool.give_back(pages, fence=ticket_fence(ticket))
         self._pool.give_back([*transfer.trunk.pages, *kept])
         transfer.trunk, transfer.arrivals, transfer.n_arrivals_held = Table(), [], 0
+
+    def check(self) -> None:
+        """Raise InvariantBroken unless the pool keeps what those who wait will need, no more."""
+        wanted = {page_hash for t in self.queued.values() for page_hash in t.hashes}
+        wanted.update(page_hash for s in self._holds.waiting for page_hash in s.wants)
+        if len(wanted) != self._pool.n_wants:
+            raise InvariantBroken(f"{len(wanted)} pages are wanted, {self._pool.n_wants} kept")
 
 
 def _prefill_of(transfer: Transfer) -> InstanceId | None:

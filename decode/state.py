@@ -134,6 +134,7 @@ class Sample:
     hashes: list[PageHash] = field(default_factory=list[PageHash])  # of full pages, in order
     followers: "list[Sample]" = field(default_factory=list["Sample"])  # drawn from its first row
     waiting: bool = False  # has no pages, and wants to be computed
+    wants: tuple[PageHash, ...] = ()  # while it waits: what the pool should keep for it
     preempted: bool = False  # has lost its pages at least once
     spilled: Spilled | None = None
     cached: int = 0  # prompt tokens found, not computed, before anything was lost

@@ -212,5 +212,8 @@ class Transfers:
         """Raise InvariantBroken unless every hold on a page has a holder that is known here."""
         if set(map(id, self.queue)) != set(map(id, self._live.values())):
             raise InvariantBroken(f"{len(self.queue)} prompts in line, {len(self._live)} live")
+        wanted = {h for p in self.queue if p.wants for h in p.hashes[: p.reusable]}
+        if len(wanted) != self._compute.pool.n_wants:
+            raise InvariantBroken(f"{len(wanted)} pages wanted, not {self._compute.pool.n_wants}")
         own = (page for prompt in self.queue for page in prompt.pages)
         check_holds(self._compute.pool, [*own, *self._leases.held_pages()])

@@ -68,6 +68,11 @@ class PagePool:
         """Pages that `take` can give now: free ones and cached ones."""
         return len(self._free) + self.n_cached
 
+    @property
+    def n_wants(self) -> int:
+        """Hashes that somebody waits for."""
+        return len(self._wants)
+
     def generation(self, page: PageId) -> int:
         """What to announce with the page, so that its reader can tell this life from the next."""
         return self._generations[page]

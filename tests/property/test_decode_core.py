@@ -136,8 +136,8 @@ def test_so_do_they_with_the_prefill_sides_own_core(scenario: Scenario) -> None:
 
 
 def test_some_are_spilled_and_come_back() -> None:
-    w = world(Scenario(seed=7, more_pages=24, max_num_seqs=6, blind=True, host_pages=40))
-    traffic(w, 40)
+    w = world(Scenario(seed=8, more_pages=12, max_num_seqs=6, blind=True, host_pages=40))
+    traffic(w, 60)
     calm_down(w)
     assert w.n_spills > 2
 
