@@ -56,11 +56,23 @@ class PeerError(BatonError):
     """Another process is at fault. The request may be tried again."""
 
 
+_SET_BY = {
+    "model": "--model and --served-model-name",
+    "model fingerprint": "--model",
+    "kv_dtype": "--dtype",
+    "block_size": "--block-size",
+    "page_layout": "--block-size, --dtype and --model",
+    "kernel_path": "the processor, in float32; or use --dtype bfloat16",
+    "protocol": "the version of Baton",
+}
+
+
 class PeerRefused(PeerError):
     """Two processes disagree on something that must be equal; both values are named."""
 
     def __init__(self, field: str, ours: str, theirs: str) -> None:
-        super().__init__(f"refused: {field} differs: ours is {ours}, theirs is {theirs}")
+        remedy = f" (set by {_SET_BY[field]})" if field in _SET_BY else ""
+        super().__init__(f"refused: {field} differs: ours is {ours}, theirs is {theirs}{remedy}")
         self.field = field
         self.ours = ours
         self.theirs = theirs

@@ -81,8 +81,8 @@ class _WorkerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         for name, help_text in WORKER_COUNTERS.items():
             counter = CounterMetricFamily(f"baton:{name}", help_text, labels=_WORKER_LABELS)
-            for labels, value in self._told(name):
-                counter.add_metric(labels, value)
+            for worker, values in self.values.items():  # what has not happened yet is 0
+                counter.add_metric(worker.labels, values.get(name, 0))
             yield counter
         for name, help_text in WORKER_GAUGES.items():
             gauge = GaugeMetricFamily(f"baton:{name}", help_text, labels=_WORKER_LABELS)

@@ -173,26 +173,35 @@ def test_a_worker_joins_a_gateway_by_address_and_again_after_it_restarted(start:
 
 
 @pytest.mark.parametrize(
-    ("field", "theirs", "detail"),
+    ("field", "theirs", "said", "flags"),
     [
-        ("name", "other", "refused: model differs: ours is m, theirs is other"),
-        ("fingerprint", "e", "refused: model fingerprint differs: ours is f, theirs is e"),
-        ("kv_dtype", "float32", "refused: kv_dtype differs: ours is bfloat16, theirs is float32"),
-        ("page_layout", "x32x", "refused: page_layout differs: ours is x16x, theirs is x32x"),
+        ("name", "other", "model differs: ours is {m}, theirs is {other}", "--model"),
+        ("fingerprint", "e", "model fingerprint differs: ours is {f}, theirs is {e}", "--model"),
+        (
+            *("kv_dtype", "float32"),
+            *("kv_dtype differs: ours is {bfloat16}, theirs is {float32}", "--dtype"),
+        ),
+        (
+            *("page_layout", "x32x"),
+            *("page_layout differs: ours is {x16x}, theirs is {x32x}", "--block-size"),
+        ),
     ],
 )
-def test_a_refusal_names_the_field_and_both_values(
-    start: Start, field: str, theirs: str, detail: str
+def test_a_refusal_names_the_field_both_values_and_the_flags(
+    start: Start, field: str, theirs: str, said: str, flags: str
 ) -> None:
     p = start("p", Role.PREFILL)
     d = start("d", model=msgspec.structs.replace(MODEL, **{field: theirs}))
     d.dial(p)
     run(d, p, until=lambda: bool(d.events) and bool(p.events))
-    assert p.events == [PeerBarred(d.id, detail)]
-    ours, other = detail.split("ours is ")[1].split(", theirs is ")
-    assert d.events == [
-        PeerBarred(p.id, f"{detail.split('ours')[0]}ours is {other}, theirs is {ours}")
-    ]
+    ours, other = (part.partition("}")[0] for part in said.split("{")[1:])
+    for of, peer, one, two in ((p, d, ours, other), (d, p, other, ours)):
+        (barred,) = of.events
+        assert isinstance(barred, PeerBarred)
+        assert barred.instance == peer.id
+        what = said.partition(":")[0]
+        assert barred.detail.startswith(f"refused: {what}: ours is {one}, theirs is {two} (set by")
+        assert flags in barred.detail
     d.events.clear()
     d.dial(p)
     d.turn()
