@@ -62,10 +62,13 @@ def model_name(model: str | None) -> str:
 
 
 def resolve_model(model: str | None, *, cache_dir: Path, progress: TextIO = sys.stderr) -> Path:
-    """A directory with config.json, or a .gguf file. Raises SetupError with the remedy."""
-    if model is None:
+    """A directory with config.json, or a .gguf file. Raises SetupError with the remedy.
+
+    The default model's own name is the default model, unless a file or directory is called so.
+    """
+    path = Path(model or DEFAULT_MODEL.name).expanduser()
+    if model is None or (model == DEFAULT_MODEL.name and not path.exists()):
         return fetch(DEFAULT_MODEL, cache_dir=cache_dir, progress=progress)
-    path = Path(model).expanduser()
     if path.is_dir():
         return _from_directory(path)
     if path.is_file():

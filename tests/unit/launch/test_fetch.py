@@ -118,6 +118,20 @@ def test_paths_are_resolved_to_what_can_be_loaded(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path), cache_dir=tmp_path) == tmp_path
 
 
+def test_the_default_models_own_name_is_the_default_model(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.fetch.DEFAULT_MODEL", source(index))
+    cached = tmp_path / "tiny.gguf"
+    cached.write_bytes(CONTENT)
+    assert resolve_model(None, cache_dir=tmp_path) == cached
+    assert resolve_model("tiny", cache_dir=tmp_path) == cached
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").touch()
+    assert resolve_model("tiny", cache_dir=tmp_path) == tmp_path / "tiny"
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
