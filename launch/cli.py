@@ -93,9 +93,10 @@ def _help() -> str:
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> Exception:
     from common.errors import SetupError
-    from launch.options import nearest
+    from launch.options import hint
 
-    return SetupError(f"unknown {what} {name}; did you mean {nearest(name, known)}?")
+    near = hint(name, known) or f"; there are {', '.join(known)}"
+    return SetupError(f"unknown {what} {name}{near}")
 
 
 def _serve(argv: list[str]) -> int:
@@ -159,7 +160,9 @@ def _bench(argv: list[str]) -> int:
         case [unknown, *_]:
             raise _unknown("benchmark", unknown, _BENCHMARKS)
         case _:
-            raise _unknown("benchmark", "(none)", _BENCHMARKS)
+            from common.errors import SetupError
+
+            raise SetupError(f"bench: name a benchmark: {', '.join(_BENCHMARKS)}")
 
 
 def _fetch(argv: list[str]) -> int:

@@ -15,6 +15,7 @@ from common.config import Section
 from common.spellings import parse_bytes, parse_cpus
 
 ENV_PREFIX = "BATON_"
+_NEAR = 0.75  # difflib's ratio; from there on it is a slip of the pen, not another word
 
 Value = str | int | float | bool
 
@@ -86,9 +87,10 @@ def options_of(struct: type[Section], prefix: str = "") -> dict[str, Option]:
     return options
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like `name`, by spelling alone."""
-    return get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
+def hint(name: str, known: Iterable[str]) -> str:
+    """ "; did you mean X?", X the known name spelt almost like `name`; "" where none is."""
+    near = get_close_matches(name, list(known), n=1, cutoff=_NEAR)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _cpu_list(text: str) -> str:

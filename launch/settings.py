@@ -1,7 +1,7 @@
 """From the command line, the environment and a TOML file to the one configuration.
 
 Order: command line, then environment, then `--config FILE`, then default. Whatever is unknown or
-out of range is refused with the nearest valid name, or the bounds, and with the place it came from.
+out of range is refused with a valid name that is near, or the bounds, and the place it came from.
 
 Must not read the process's own argv or environment: both are arguments.
 """
@@ -30,7 +30,8 @@ from common.config import (
 )
 from common.errors import SetupError
 from common.ids import Role
-from launch.options import ENV_PREFIX, Option, Value, nearest, options_of
+from launch.options import ENV_PREFIX, Option, Value, hint, options_of
+from launch.other_servers import ANSWERS
 
 OPTIONS = options_of(ServeConfig)
 ALIASES = {"prefill": "prefill.workers", "decode": "decode.workers"}
@@ -99,7 +100,7 @@ def load_worker(role: Role, argv: Sequence[str], environ: Mapping[str, str]) -> 
 
 def load_fetch(argv: Sequence[str], environ: Mapping[str, str]) -> Path:
     """The cache directory that `baton fetch` fills. Raises SetupError; exits after --help."""
-    parser = _parser("baton fetch", "Download the default model, and print where it is.")
+    parser = _parser("baton fetch", "Download the default model, and print where it is.", "[flags]")
     _add_options(parser, [OPTIONS["cache_dir"]], _ROLES, _TUNING_NOTE)
     return cache_dir(_load(_parse(parser, argv), environ))
 
@@ -147,8 +148,8 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Value]:
         if _is_of_kubernetes(name, text):
             continue
         if name not in known:
-            near = nearest(name, [*known, _CONFIG_ENV])
-            raise SetupError(f"unknown environment variable {name}; did you mean {near}?")
+            near = hint(name, [*known, _CONFIG_ENV])
+            raise SetupError(f"unknown environment variable {name}{near}")
         values[known[name].key] = _from_text(known[name], text, f"{name}={text}")
     return values
 
@@ -184,8 +185,7 @@ def _from_table(table: dict[str, object], prefix: str, where: str) -> dict[str, 
             except ValueError as error:
                 raise SetupError(f"{where}{key} = {value!r}: {error}") from None
         else:
-            near = nearest(key, [*OPTIONS, *ALIASES])
-            raise SetupError(f"{where}unknown key {key}; did you mean {near}?")
+            raise SetupError(f"{where}unknown key {key}{hint(key, [*OPTIONS, *ALIASES])}")
     return values
 
 
@@ -197,7 +197,7 @@ class _Parser(argparse.ArgumentParser):
         return [flag for action in self._actions for flag in action.option_strings]
 
 
-def _parser(prog: str, description: str) -> _Parser:
+def _parser(prog: str, description: str, arguments: str = "[MODEL] [flags]") -> _Parser:
     parser = _Parser(
         prog=prog,
         description=description,
@@ -205,7 +205,7 @@ def _parser(prog: str, description: str) -> _Parser:
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=40, width=100),
-        usage=f"{prog} [flags]",
+        usage=f"{prog} {arguments}",
     )
     parser.add_argument("--config", metavar="FILE", help="read settings from this TOML file")
     return parser
@@ -260,15 +260,22 @@ def _default_text(option: Option, default: object) -> str:
 def _parse(parser: _Parser, argv: Sequence[str]) -> dict[str, str]:
     """What was given, by key. `--max_model_len` is read as `--max-model-len`."""
     known, rest = parser.parse_known_args([_kebab(argument) for argument in argv])
-    if len(rest) == 1 and not rest[0].startswith("-") and not hasattr(known, "model"):
-        known.model = rest.pop()  # as in `vllm serve MODEL`
+    takes_model = "--model" in parser.flags() and not hasattr(known, "model")
+    if takes_model and rest and not rest[0].startswith("-"):
+        known.model = rest.pop(0)  # as in `vllm serve MODEL`
     if rest:
-        unknown = next((argument for argument in rest if argument.startswith("-")), None)
-        if unknown is None:
-            raise SetupError(f"unexpected argument {rest[0]!r}: every setting has a flag")
-        name = unknown.partition("=")[0]
-        raise SetupError(f"unknown flag {name}; did you mean {nearest(name, parser.flags())}?")
+        raise SetupError(_refusal(rest, parser.flags()))
     return vars(known)
+
+
+def _refusal(rest: Sequence[str], known: Sequence[str]) -> str:
+    """What is wrong with arguments that no flag of `known` takes."""
+    unknown = next((argument for argument in rest if argument.startswith("-")), None)
+    if unknown is None:
+        return f"unexpected argument {rest[0]!r}: every setting has a flag"
+    name = unknown.partition("=")[0]
+    answer = ANSWERS.get(name) or ANSWERS.get(name.replace("--no-", "--"))
+    return f"unknown flag {name}" + (f": {answer}" if answer else hint(name, known))
 
 
 def _kebab(argument: str) -> str:

@@ -41,6 +41,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "--prot", "1"], "unknown flag --prot; did you mean --port?"),
         (["prefill"], "the following arguments are required: --join"),
         (["bench", "server"], "unknown benchmark server; did you mean serve?"),
+        (["bench", "nope"], "unknown benchmark nope; there are serve, sweep"),
+        (["bench"], "bench: name a benchmark: serve, sweep"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

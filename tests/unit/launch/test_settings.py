@@ -5,7 +5,8 @@ import pytest
 from common.config import ServeConfig
 from common.errors import SetupError
 from common.ids import Role
-from launch.settings import OPTIONS, cache_dir, load_serve, load_worker
+from launch.other_servers import ANSWERS
+from launch.settings import OPTIONS, cache_dir, load_fetch, load_serve, load_worker
 
 
 def serve(*argv: str, **environ: str) -> ServeConfig:
@@ -100,12 +101,39 @@ def test_an_unknown_flag_names_the_nearest(argv: list[str], message: str) -> Non
     assert refusal(*argv) == message.format("--max-model-len")
 
 
+@pytest.mark.parametrize(
+    ("flag", "remark"),
+    [
+        ("--tensor-parallel-size", ": not supported yet"),
+        (
+            "--gpu_memory_utilization=0.9",
+            ": use --kv-cache-memory-bytes (bytes for pages, a worker)",
+        ),
+        ("--no-enable-chunked-prefill", ": not needed: it is always so"),
+        ("--trust-remote-code", ": not supported: no code of a model's repository is run"),
+        ("--api-key", ": not supported yet"),
+        ("--nothing-of-the-kind", ""),
+    ],
+)
+def test_a_flag_of_another_server_is_answered_and_nothing_is_guessed(
+    flag: str, remark: str
+) -> None:
+    name = flag.partition("=")[0].replace("_", "-")
+    assert refusal("some/model", flag) == f"unknown flag {name}{remark}"
+
+
+def test_no_flag_of_ours_is_answered_as_another_servers() -> None:
+    assert not {option.flag for option in OPTIONS.values()} & set(ANSWERS)
+
+
 def test_an_abbreviated_flag_is_unknown() -> None:
     assert refusal("--max-model", "5") == "unknown flag --max-model; did you mean --max-model-len?"
 
 
 def test_other_faults_of_a_command_line() -> None:
-    assert refusal("a.gguf", "b.gguf") == "unexpected argument 'a.gguf': every setting has a flag"
+    assert refusal("a.gguf", "b.gguf") == "unexpected argument 'b.gguf': every setting has a flag"
+    with pytest.raises(SetupError, match=r"^unexpected argument 'a\.gguf'"):
+        load_fetch(["a.gguf"], {})
     assert refusal("--port") == "--port: expected one argument"
 
 
@@ -206,7 +234,7 @@ def test_addresses_to_join(join: str) -> None:
             ["--join", "somewhere"],
             "--join somewhere: must be tcp://HOST:PORT, HOST:PORT or ipc://PATH",
         ),
-        (["--join", "a:1", "--port", "1"], "unknown flag --port; did you mean --transport?"),
+        (["--join", "a:1", "--port", "1"], "unknown flag --port"),
     ],
 )
 def test_faults_of_a_workers_command_line(argv: list[str], message: str) -> None:

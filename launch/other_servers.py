@@ -1,0 +1,36 @@
+"""What to say of a flag that vLLM or SGLang has and `baton serve` has not."""
+
+_NOT_YET = "not supported yet"
+_ALWAYS = "not needed: it is always so"
+
+ANSWERS = {
+    "--gpu-memory-utilization": "use --kv-cache-memory-bytes (bytes for pages, a worker)",
+    "--mem-fraction-static": "use --kv-cache-memory-bytes (bytes for pages, a worker)",
+    "--swap-space": "use --kv-host-memory-bytes",
+    "--enable-chunked-prefill": _ALWAYS,
+    "--chunked-prefill-size": "use --chunk-tokens",
+    "--page-size": "use --block-size",
+    "--context-length": "use --max-model-len",
+    "--max-running-requests": "use --max-num-seqs",
+    "--model-path": "use --model",
+    "--disable-radix-cache": "use --no-enable-prefix-caching",
+    "--disable-log-requests": "not needed: requests are logged with --request-log FILE alone",
+    "--enforce-eager": _ALWAYS,
+    "--device": "use --devices",
+    "--kv-transfer-config": "not needed: pages travel by --transport",
+    "--disaggregation-mode": "not needed: use --prefill N and --decode M",
+    "--trust-remote-code": "not supported: no code of a model's repository is run",
+} | dict.fromkeys(
+    (
+        *("--tensor-parallel-size", "--tp-size", "--tp", "--pipeline-parallel-size", "--pp-size"),
+        *("--data-parallel-size", "--dp-size", "--enable-expert-parallel"),
+        *("--api-key", "--ssl-keyfile", "--ssl-certfile", "--root-path"),
+        *("--enable-lora", "--lora-modules", "--lora-paths", "--speculative-config"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser"),
+        *("--kv-cache-dtype", "--load-format", "--revision", "--tokenizer", "--tokenizer-path"),
+        *("--hf-overrides", "--rope-scaling", "--limit-mm-per-prompt", "--allowed-origins"),
+        *("--distributed-executor-backend", "--max-loras", "--task", "--runner"),
+    ),
+    _NOT_YET,
+)
+"""By flag, the remark after "unknown flag --NAME: "."""
