@@ -15,7 +15,15 @@ import numpy as np
 from bench import measures
 from bench.client import Outcome
 from bench.measures import Goodput
-from bench.search import Bracket, Limits, Sample, bracket, never_rising, next_rate
+from bench.search import (
+    Bracket,
+    Limits,
+    Sample,
+    bracket,
+    is_out_of_reach,
+    never_rising,
+    next_rate,
+)
 from bench.store import Point, Setting
 
 SOLO_TTFTS = 5.0  # an SLO at scale 1 is so many times what one request alone takes
@@ -61,6 +69,7 @@ class Result:
     server: str
     goal: Goal
     brackets: tuple[Bracket, ...]  # a round each
+    is_out_of_reach: bool  # in some round so few requests bound it by no rate
 
     @property
     def rates(self) -> list[float]:
@@ -128,6 +137,7 @@ def samples(points: Sequence[Point], slo: Goodput, *, at_least: int = 0) -> list
             point.setting.rate,
             measures.attainment(point.outcomes, slo),
             point.setting.n_requests,
+            measures.throughput(point.outcomes),
         )
         for point in points
         if point.setting.rate is not None and point.setting.n_requests >= at_least
@@ -185,7 +195,8 @@ def results(design: Design, points: Sequence[Point], slo: Goodput) -> list[Resul
         ]
         brackets = [bracket(seen, goal.target) for seen in by_round if seen]
         if brackets:
-            found.append(Result(server, goal, tuple(brackets)))
+            unbounded = any(is_out_of_reach(seen, goal.target) for seen in by_round)
+            found.append(Result(server, goal, tuple(brackets), unbounded))
     return found
 
 

@@ -60,6 +60,11 @@ def duration_s(outcomes: Iterable[Outcome]) -> float:
     return max((outcome.ended_s for outcome in outcomes), default=0.0)
 
 
+def throughput(outcomes: Sequence[Outcome]) -> float:
+    """Requests/s that ended without failing; those cancelled by the client count."""
+    return _rate(sum(not outcome.error for outcome in outcomes), duration_s(outcomes))
+
+
 def summarise(
     outcomes: Sequence[Outcome],
     goodput: Goodput | None,

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 MIN_TOLERANCE = 0.01
+_FAR_ABOVE = 4.0
+"""Times what is completed: there all requests are sent before the first ones end, and a still
+higher rate is the same load."""
 _DIGITS = 4  # of a proposed rate; finer than any tolerance
 
 
@@ -19,6 +22,7 @@ class Sample:
     rate: float  # requests/s
     attainment: float  # share of requests that met the SLO, 0 to 1
     weight: float = 1.0  # requests that it was seen on
+    completed: float = math.inf  # requests/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,14 @@ def bracket(samples: Sequence[Sample], target: float) -> Bracket:
     return Bracket(max(kept, default=None), min(lost, default=None))
 
 
+def is_out_of_reach(samples: Sequence[Sample], target: float) -> bool:
+    """Every rate keeps the target, up to one that so few requests do not tell from any higher."""
+    found = bracket(samples, target)
+    if found.kept is None or found.lost is not None:
+        return False
+    return found.kept > _FAR_ABOVE * max(sample.completed for sample in samples)
+
+
 def next_rate(samples: Sequence[Sample], target: float, limits: Limits) -> float | None:
     """The rate to measure next, never one of `samples`; None when the search is over.
 
@@ -96,6 +108,8 @@ def next_rate(samples: Sequence[Sample], target: float, limits: Limits) -> float
         case None, None:
             return limits.start
         case kept, None:
+            if is_out_of_reach(samples, target):
+                return None
             proposal = 2 * kept
         case None, lost:
             proposal = lost / 2

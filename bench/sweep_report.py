@@ -67,6 +67,7 @@ def as_json(sweep: Sweep, found: Sequence[Result]) -> dict[str, Any]:
                 "median": result.median,
                 "by_round": result.rates,
                 "is_a_bound": result.is_a_bound,
+                "is_out_of_reach": result.is_out_of_reach,
             }
             for result in found
         ],
@@ -134,6 +135,12 @@ def _remarks(sweep: Sweep, found: Sequence[Result]) -> list[str]:
                 f"**Few requests**: {n} a point, where {100 * target:g} % takes {enough}: "
                 "the rates are less sure than they look."
             )
+    beyond = sorted({result.server for result in found if result.is_out_of_reach})
+    if beyond:
+        remarks.append(
+            f"**Not bounded by so few requests**: {', '.join(beyond)}. All are sent before the "
+            "first ones end, so a higher rate is no more load; --num-prompts sends more."
+        )
     n_rounds = {result.server: len(result.brackets) for result in found}
     if min(n_rounds.values()) < sweep.design.rounds or len(n_rounds) < len(sweep.design.servers):
         remarks.append("**Not finished**: some rounds or servers are missing.")

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from bench import sweep_report
 from bench.client import Outcome
 from bench.comparison import Design, Goal, compared, requests_for, results, scaled, slo_of_solo
 from bench.measures import Goodput
 from bench.search import Limits
 from bench.store import Point, Setting, Store
 from bench.sweep import run
+from bench.sweep_report import Sweep
 
 SLO = Goodput(ttft_ms=100, tpot_ms=10)
 
@@ -81,6 +83,22 @@ def test_it_finds_each_servers_rate_in_each_round(tmp_path: Path) -> None:
     for result in found:
         assert result.median == pytest.approx(servers.rate_at(result.server, 0.9, 0.1), rel=0.1)
         assert not result.is_a_bound
+
+
+def test_a_server_that_a_handful_of_requests_never_load_is_told_as_such(tmp_path: Path) -> None:
+    servers, plan = Servers(), design(rounds=1, n_requests=4)
+    servers.capacities["fast"] = 1e9  # 4 requests in 45 ms at most: 89 a second
+    store = Store(tmp_path, {})
+    sweep(store, servers, plan)
+    rates = [p.setting.rate or 0 for p in store.points if p.setting.server == "fast"]
+    assert 256 <= max(rates) <= 1024
+    found = {result.server: result for result in results(plan, store.points, SLO)}
+    assert not found["slow"].is_out_of_reach
+    assert found["fast"].is_out_of_reach
+    told = sweep_report.write(
+        Sweep(design=plan, points=store.points, slo=SLO, n_devices=1, request_log=None), tmp_path
+    )
+    assert "**Not bounded by so few requests**: fast." in told
 
 
 def test_servers_are_measured_in_turn(tmp_path: Path) -> None:

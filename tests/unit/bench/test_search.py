@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.search import Bracket, Limits, Sample, bracket, never_rising, next_rate
+from bench.search import Bracket, Limits, Sample, bracket, is_out_of_reach, never_rising, next_rate
 
 N_REQUESTS = 200
 
@@ -41,6 +41,18 @@ def test_it_starts_where_it_is_told_then_doubles() -> None:
     assert next_rate([], 0.9, limits) == 3
     assert next_rate([Sample(3, 1)], 0.9, limits) == 6
     assert next_rate([Sample(3, 1), Sample(6, 0.95)], 0.9, limits) == 12
+
+
+def test_it_stops_where_so_few_requests_tell_no_rate_from_a_higher_one() -> None:
+    seen = [Sample(8, 1, completed=5), Sample(16, 1, completed=5)]
+    assert next_rate(seen, 0.9, Limits()) == 32
+    assert not is_out_of_reach(seen, 0.9)
+    seen.append(Sample(32, 1, completed=5))
+    assert next_rate(seen, 0.9, Limits()) is None
+    assert is_out_of_reach(seen, 0.9)
+    seen.append(Sample(64, 0.1, completed=5))  # one that loses is told, wherever it is
+    assert next_rate(seen, 0.9, Limits()) is not None
+    assert not is_out_of_reach(seen, 0.9)
 
 
 def test_it_halves_where_the_first_rate_is_too_much() -> None:
