@@ -10,6 +10,7 @@
     │   └── TransferFailed     pages did not arrive
     ├── Overloaded             a bound was reached: 429 or 503 with Retry-After
     │   └── SloMissed          its first token would come too late: 429
+    │       └── SloHopeless    and would on an idle server: no Retry-After
     ├── TimedOut               the time that the request gave itself has passed: 504
     └── InvariantBroken        ours: a bug; the process stops rather than go on
 
@@ -90,9 +91,12 @@ class TransferFailed(PeerError):
 
 
 class Overloaded(BatonError):
-    """A bound was reached, before any work was done. `retry_after_s` is the predicted wait."""
+    """A bound was reached, before any work was done.
 
-    def __init__(self, message: str, *, retry_after_s: float, status: int = 429) -> None:
+    `retry_after_s` is the predicted wait; None: to come again is no use.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None, status: int = 429) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.status = status
@@ -109,6 +113,19 @@ class SloMissed(Overloaded):
             f"{ttft_s * 1e3:g} ms (slo.ttft_ms, or the server's --slo-ttft); come again later, "
             "state a longer time, or shorten the prompt",
             retry_after_s=retry_after_s,
+        )
+
+
+class SloHopeless(SloMissed):
+    """Refused likewise, and it would come too late if nothing were before it. `idle_s`: then."""
+
+    def __init__(self, ttft_s: float, idle_s: float) -> None:
+        Overloaded.__init__(
+            self,
+            f"even an idle server would take {idle_s * 1e3:.0f} ms for this prompt, and its first "
+            f"token is owed after {ttft_s * 1e3:g} ms (slo.ttft_ms, or the server's --slo-ttft); "
+            "state a longer time, or shorten the prompt",
+            retry_after_s=None,
         )
 
 

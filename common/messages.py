@@ -216,13 +216,17 @@ class Accepted(Message, frozen=True, kw_only=True):
 
 
 class Refused(Message, frozen=True, kw_only=True):
-    """worker -> gateway: it was never queued here"""
+    """worker -> gateway: it was never queued here
+
+    With `predicted_ttft_s` it was refused since that is beyond `deadline_s`; if there is no
+    `retry_after_s` then, it is what the prompt takes by itself, with nothing before it.
+    """
 
     transfer: TransferId
     attempt: int
     reason: str
-    retry_after_s: float | None  # None: it will never fit
-    predicted_ttft_s: float | None = None  # given: refused since it is beyond `deadline_s`
+    retry_after_s: float | None  # None: to come again is no use
+    predicted_ttft_s: float | None = None
 
 
 class End(Message, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ from prefill.compute import Compute
 from prefill.handoff import Key
 from prefill.outgoing import failed, first_tokens, line
 from prefill.passes import Passes
-from prefill.scheduler import Refusal, due_at, predicted_s, refusal, too_late
+from prefill.scheduler import Refusal, due_at, predicted, refusal, too_late
 from prefill.state import Phase, Prompt
 from prefill.transfers import Transfers
 
@@ -209,8 +209,8 @@ class PrefillCore:
             return None
         if limit.pass_s + 2 * limit.cost.seconds(n_cached, n_tokens) <= deadline_s:
             pace.heed(deadline_s, now)  # if it is late, then for a pass that was too long
-        queued_s = predicted_s(self._transfers.all, prompt.due, n_cached, n_tokens, limit.cost)
-        return too_late(pace.rest_s(now) + queued_s, deadline_s)
+        prediction = predicted(self._transfers.all, prompt.due, n_cached, n_tokens, limit.cost)
+        return too_late(prediction, pace.rest_s(now), deadline_s)
 
     def _peer_down(self, instance: InstanceId) -> None:
         self._peers.down(instance)

@@ -240,7 +240,7 @@ class Refusal:
 
     text: str
     retry_after_s: float | None
-    predicted_ttft_s: float | None = None  # given: it is later than is owed, hence the refusal
+    predicted_ttft_s: float | None = None  # as in `Refused`
 
 
 def refusal(
@@ -265,10 +265,22 @@ def refusal(
     return None
 
 
-def predicted_s(
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Of a prompt that nobody has begun: its first token, and what of that it can do nothing about.
+
+    Seconds. `ttft` may be below `own` + `ahead`: what is ahead need not all come before it.
+    """
+
+    own: float  # to compute it where nothing else is
+    ahead: float  # to compute all that is here and due before it
+    ttft: float
+
+
+def predicted(
     prompts: Iterable[Prompt], due: float, n_cached: int, n_tokens: int, cost: Cost
-) -> float:
-    """Until a prompt with a stated deadline is computed, the running pass apart.
+) -> Prediction:
+    """Of a prompt with a stated deadline, the running pass apart.
 
     It is due then, and has so many tokens to compute after those that are cached. What states a
     deadline and is due no later comes before it; other prompts that are due have half of each pass.
@@ -278,16 +290,22 @@ def predicted_s(
         sum(cost.seconds(p.planned, p.remaining) for p in ahead if states(p) is stating)
         for stating in (True, False)
     )
-    own_s = stating_s + cost.seconds(n_cached, n_tokens)
-    return own_s + min(others_s, own_s)
+    own_s = cost.seconds(n_cached, n_tokens)
+    half_s = stating_s + own_s
+    return Prediction(own_s, stating_s + others_s, half_s + min(others_s, half_s))
 
 
-def too_late(ttft_s: float, deadline_s: float) -> Refusal | None:
+def too_late(prediction: Prediction, rest_s: float, deadline_s: float) -> Refusal | None:
     """Early rejection: a stated deadline cannot be met, so nothing is computed in vain.
 
-    `ttft_s`: as predicted.
+    `rest_s`: of the running pass. Whoever comes again finds that less is ahead; a prompt that takes
+    too long by itself has nothing to wait for.
     """
+    ttft_s = rest_s + prediction.ttft
     if ttft_s <= deadline_s:
         return None
     text = f"first token predicted in {ttft_s:.2f} s, owed in {deadline_s:.2f} s"
-    return Refusal(text, max(RETRY_MIN_S, ttft_s - deadline_s), ttft_s)
+    spare_s = deadline_s - prediction.own
+    if spare_s < 0:
+        return Refusal(text, None, prediction.own)
+    return Refusal(text, max(RETRY_MIN_S, rest_s + prediction.ahead - spare_s), ttft_s)

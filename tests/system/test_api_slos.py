@@ -44,9 +44,10 @@ def test_a_request_that_would_be_late_is_refused_before_any_work(
     with pytest.raises(openai.RateLimitError) as raised:
         complete(client, LONG_PROMPT, slo={"ttft_ms": 2})
     assert raised.value.param == "slo.ttft_ms"
-    assert "ms, and is owed after 2 ms" in str(raised.value)
-    assert int(raised.value.response.headers["retry-after"]) >= 1
-    assert counted(server, "request_slo_refused_total") == before + 1
+    assert "even an idle server would take" in str(raised.value)
+    assert "owed after 2 ms" in str(raised.value)
+    assert "retry-after" not in raised.value.response.headers
+    assert counted(server, "request_slo_refused_total") == before + 1  # it was not sent again
     until(lambda: is_idle(server), "the decode side has let go of it, too")
     assert metrics(server.url).total("engine_step_tokens_total", "prefill") < tokens + 900
 

@@ -46,10 +46,16 @@ def error_response(error: BatonError, headers: Mapping[str, str]) -> Response:
     status = status_of(error)
     wait: dict[str, str] = {}
     if isinstance(error, Overloaded):
-        wait = {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
+        wait = _when(error.retry_after_s)
     elif status == 503:
         wait = {"retry-after": "1"}
     return json_response(error_body(error), status, {**headers, **wait})
+
+
+def _when(retry_after_s: float | None) -> dict[str, str]:
+    if retry_after_s is None:
+        return {"x-should-retry": "false"}  # OpenAI's own clients heed it
+    return {"retry-after": str(max(1, math.ceil(retry_after_s)))}
 
 
 def json_response(

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from common.config import ServeConfig
@@ -100,6 +101,22 @@ def test_a_request_that_would_be_late_is_told_so_before_any_work(smollm2: TextMo
             }
         assert counted(served, "baton:request_slo_refused_total") == 2
         assert slos(served) == {}
+
+    run(smollm2, test)
+
+
+def test_who_would_be_late_on_an_idle_server_is_told_not_to_come_again(
+    smollm2: TextModel,
+) -> None:
+    async def test(served: Served) -> None:
+        served.worker.refusal = structs.replace(LATE, retry_after_s=None)
+        response = await served.post("/v1/completions", prompt="a", slo={"ttft_ms": 200})
+        assert response.status_code == 429
+        assert "retry-after" not in response.headers
+        assert response.headers["x-should-retry"] == "false"
+        message = response.json()["error"]["message"]
+        assert message.startswith("even an idle server would take 1250 ms for this prompt")
+        assert counted(served, "baton:request_slo_refused_total") == 1
 
     run(smollm2, test)
 

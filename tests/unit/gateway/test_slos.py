@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.errors import Overloaded, SloMissed, TimedOut
+from common.errors import Overloaded, SloHopeless, SloMissed, TimedOut
 from common.messages import End, Refused
 from launch.gateway.events import Admitted
 from launch.gateway.transfers import Slo
@@ -80,6 +80,31 @@ def test_a_request_that_would_be_late_is_rejected_and_says_how_late() -> None:
     assert (bench.error.status, bench.error.retry_after_s) == (429, 1.1)
     assert bench.said(End, D) == bench.said(End, P) == [End(transfer=T, attempt=1)]
     assert bench.core.idle
+
+
+def test_who_would_be_late_on_an_idle_server_is_told_so() -> None:
+    bench = Bench()
+    bench.submit(OWED)
+    bench.hear(refused(retry_after_s=None, predicted_ttft_s=32.0), sender=P)
+    assert isinstance(bench.error, SloHopeless)
+    assert str(bench.error) == (
+        "even an idle server would take 32000 ms for this prompt, and its first token is owed "
+        "after 200 ms (slo.ttft_ms, or the server's --slo-ttft); state a longer time, or shorten "
+        "the prompt"
+    )
+    assert (bench.error.status, bench.error.retry_after_s) == (429, None)
+    assert bench.core.idle
+
+
+def test_who_lost_its_time_before_the_attempt_may_come_again() -> None:
+    bench = Bench(P, P2, D)
+    bench.submit(OWED)
+    bench.now = 0.1
+    bench.hear(refused(), sender=P)
+    bench.hear(refused(2, retry_after_s=None, predicted_ttft_s=0.15), sender=P2)
+    assert isinstance(bench.error, SloMissed)
+    assert "is predicted after 250 ms" in str(bench.error)
+    assert bench.error.retry_after_s == 1.0
 
 
 def test_the_time_before_the_attempt_is_part_of_what_is_predicted() -> None:

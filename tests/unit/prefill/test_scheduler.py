@@ -9,12 +9,13 @@ from common.params import SamplingParams
 from prefill.pace import Cost, Limit
 from prefill.scheduler import (
     MayStart,
+    Prediction,
     Refusal,
     Room,
     due_at,
     order,
     plan,
-    predicted_s,
+    predicted,
     refusal,
     to_set_back,
     too_late,
@@ -240,13 +241,25 @@ def test_a_full_queue_says_when_to_come_again() -> None:
     assert refusal(10, [500, 500], LIMITS, 0.0) == Refusal("2 prompts of 2 wait", 1.0)
 
 
-def test_a_deadline_that_cannot_be_met_is_refused() -> None:
-    assert too_late(5.0, 5.0) is None
-    text = "first token predicted in 5.01 s, owed in 2.00 s"
-    assert too_late(5.01, 2.0) == Refusal(text, pytest.approx(3.01), 5.01)  # pyright: ignore[reportArgumentType]
-    soon = too_late(5.01, 5.0)
+def test_who_is_late_for_what_is_ahead_may_come_again_once_it_is_done() -> None:
+    behind = Prediction(own=0.5, ahead=4.0, ttft=4.5)
+    assert too_late(behind, 0.5, 5.0) is None
+    text = "first token predicted in 5.00 s, owed in 2.00 s"
+    assert too_late(behind, 0.5, 2.0) == Refusal(text, 3.0, 5.0)  # then 1.5 s are ahead
+    soon = too_late(behind, 0.51, 5.0)
     assert soon is not None
     assert soon.retry_after_s == 1.0
+    aside = Prediction(own=2.0, ahead=60.0, ttft=4.0)  # behind half of a document's passes
+    refused = too_late(aside, 0.0, 3.0)
+    assert refused is not None
+    assert refused.retry_after_s == 59.0
+
+
+def test_who_would_be_late_alone_need_not_come_again() -> None:
+    text = "first token predicted in 36.50 s, owed in 2.00 s"
+    assert too_late(Prediction(own=32.0, ahead=4.0, ttft=36.0), 0.5, 2.0) == Refusal(
+        text, None, 32.0
+    )
 
 
 def test_what_is_due_no_later_and_is_still_to_be_computed_comes_first() -> None:
@@ -254,22 +267,24 @@ def test_what_is_due_no_later_and_is_still_to_be_computed_comes_first() -> None:
     begun.phase, begun.planned = Phase.RUNNING, 20
     done = computed("done", 30, accepted=False, due=1.0)
     queue = [begun, done, stating("a", 30, due=2.0), stating("b", 50, due=3.0)]
-    assert predicted_s(queue, 2.0, 0, 5, EVEN) == pytest.approx(0.010 + 0.030 + 0.005)
-    assert predicted_s(queue, 0.5, 0, 5, EVEN) == pytest.approx(0.005)
+    assert predicted(queue, 2.0, 0, 5, EVEN).ttft == pytest.approx(0.010 + 0.030 + 0.005)
+    assert predicted(queue, 0.5, 0, 5, EVEN).ttft == pytest.approx(0.005)
 
 
 def test_others_that_are_due_have_half_of_each_pass() -> None:
     queue = [prompt("document", 400), prompt("another", 400), stating("question", 40)]
-    assert predicted_s(queue, 1.0, 0, 20, EVEN) == pytest.approx(2 * (0.040 + 0.020))
-    assert predicted_s([prompt("a", 12)], 1.0, 0, 20, EVEN) == pytest.approx(0.012 + 0.020)
+    assert predicted(queue, 1.0, 0, 20, EVEN).ttft == pytest.approx(2 * (0.040 + 0.020))
+    assert predicted(queue, 1.0, 0, 20, EVEN).ahead == pytest.approx(0.840)
+    assert predicted(queue, 1.0, 0, 20, EVEN).own == pytest.approx(0.020)
+    assert predicted([prompt("a", 12)], 1.0, 0, 20, EVEN).ttft == pytest.approx(0.012 + 0.020)
 
 
 def test_a_prediction_counts_what_tokens_attend_to() -> None:
     deep = Cost(0.0, 0.001)
-    assert predicted_s([], 1.0, 100, 10, deep) == pytest.approx(10 * 105 * 0.001)
+    assert predicted([], 1.0, 100, 10, deep).ttft == pytest.approx(10 * 105 * 0.001)
     begun = stating("begun", 30)
     begun.phase, begun.planned = Phase.RUNNING, 20
-    assert predicted_s([begun], 1.0, 0, 10, deep) == pytest.approx((10 * 25 + 10 * 5) * 0.001)
+    assert predicted([begun], 1.0, 0, 10, deep).ttft == pytest.approx((10 * 25 + 10 * 5) * 0.001)
 
 
 def computed(name: str, n: int, *, accepted: bool, due: float) -> Prompt:

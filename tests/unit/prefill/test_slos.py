@@ -40,7 +40,7 @@ def test_a_prompt_that_would_miss_its_deadline_is_refused_at_once() -> None:
     bench = measured()
     ask(bench, 12, deadline_s=0.19)
     text = "first token predicted in 0.20 s, owed in 0.19 s"
-    assert refused(bench) == (text, 1.0, 0.2)
+    assert refused(bench) == (text, None, 0.2)
     assert bench.notes == []
     assert bench.core.idle
     ask(bench, 12, deadline_s=0.2)
