@@ -33,7 +33,7 @@ Bytes = Annotated[
 BytesOrNone = Annotated[int, Meta(ge=0, description="a number of bytes, such as 512MiB or 2G")]
 ContextTokens = Annotated[int, Meta(ge=2)]  # a token of prompt and one of output
 Milliseconds = Annotated[
-    float, Meta(gt=0, le=MAX_WAIT_S * 1e3, description="milliseconds, above 0 and a day at most")
+    float, Meta(ge=1, le=MAX_WAIT_S * 1e3, description="milliseconds, 1 at least, a day at most")
 ]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(min_length=1)]

@@ -175,9 +175,9 @@ def _explained(text: str, body: bytes, kind: type) -> ClientError:
     path = path.removesuffix("[...]")  # of a dict, whose keys are not told
     wanted = _GOT.sub("", what).replace(" | null", "")
     got = _value_at(value, path)
-    return ClientError(
-        f"{path}: {wanted}" if got is None else f"{path}: {wanted}, got {shown(got)}", param=path
-    )
+    said = f"{path}: {wanted}" if got is None else f"{path}: {wanted}, got {shown(got)}"
+    unit = " (milliseconds)" if path.endswith("_ms") else ""
+    return ClientError(said + unit, param=path)
 
 
 def _not_json(error: Exception, body: bytes) -> ClientError:

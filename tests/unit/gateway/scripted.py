@@ -106,6 +106,7 @@ class Worker:
     refusal: Refused | None = None  # of everything; its ids are replaced
     silent: bool = False  # accepts, and sends nothing
     deaf: bool = False  # does not even answer
+    turn_s: float = TURN_S
     jobs: dict[TransferId, _Job] = field(default_factory=dict[TransferId, _Job])
     seen: list[Expect] = field(default_factory=list[Expect])
     gateway: InstanceId | None = None
@@ -127,7 +128,7 @@ class Worker:
                     Listed(t, j.expect.attempt, Phase.ACCEPTED) for t, j in self.jobs.items()
                 )
                 self.links.send(self.gateway, Heartbeat(transfers=listed), now)
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(self.turn_s)
 
     def _take(self, event: Received, now: float) -> None:
         self.gateway = event.sender

@@ -83,8 +83,8 @@ def test_bytes_in_every_source(toml: Path) -> None:
 
 def test_slos_are_milliseconds_and_the_gateways_alone(toml: Path) -> None:
     toml.write_text("slo_tpot = 50")
-    config = serve("--config", str(toml), "--slo-ttft", "0.5")
-    assert (config.slo_ttft, config.slo_tpot) == (0.5, 50.0)
+    config = serve("--config", str(toml), "--slo-ttft", "1.5")
+    assert (config.slo_ttft, config.slo_tpot) == (1.5, 50.0)
     assert (serve().slo_ttft, serve().slo_tpot) == (None, None)
     with pytest.raises(SetupError, match="unknown flag --slo-ttft"):
         load_worker(Role.PREFILL, ["--join", "a:1", "--slo-ttft", "1"], {})
@@ -150,8 +150,9 @@ def test_other_faults_of_a_command_line() -> None:
         ("--dtype bf16", "--dtype bf16: must be one of auto, bfloat16, float16, float32"),
         ("--block-size 17", "--block-size 17: must be one of 1, 2, 4, 8, 16, 32, 64, 128, 256"),
         ("--max-model-len 1", "--max-model-len 1: must be an integer >= 2"),
-        ("--slo-ttft 0", "--slo-ttft 0: must be milliseconds, above 0 and a day at most"),
-        ("--slo-tpot inf", "--slo-tpot inf: must be milliseconds, above 0 and a day at most"),
+        ("--slo-ttft 0.2", "--slo-ttft 0.2: must be milliseconds, 1 at least, a day at most"),
+        ("--slo-tpot 0.05", "--slo-tpot 0.05: must be milliseconds, 1 at least, a day at most"),
+        ("--slo-tpot inf", "--slo-tpot inf: must be milliseconds, 1 at least, a day at most"),
         ("--cpus 3-1", "--cpus 3-1: must be CPUs such as 0-3,5"),
         ("--cpus 1,a", "--cpus 1,a: must be CPUs such as 0-3,5"),
         ("--devices tpu", "--devices tpu: must be auto, cpu or devices such as cuda:0,cuda:1"),

@@ -369,6 +369,7 @@ def test_an_slo_is_the_requests_else_the_servers(served: Served) -> None:
     own = replace(served, slo=owed)
     assert completion(served).slo == Slo()
     assert completion(own).slo == chat(own).slo == completion(own, slo={}).slo == owed
+    assert completion(own, slo={"ttft_ms": None, "tpot_ms": None}).slo == owed
     asked = chat(own, slo={"ttft_ms": 200}, timeout_s=1.5)
     assert asked.slo == Slo(ttft_s=0.2, tpot_s=0.05)
     assert asked.timeout_s == 1.5

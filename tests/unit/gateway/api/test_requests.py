@@ -29,13 +29,13 @@ def test_all_fields_of_a_completion() -> None:
         "logit_bias": {"7": -100}, "min_tokens": 1, "ignore_eos": true, "logprobs": 3,
         "include_stop_str_in_output": true, "skip_special_tokens": false, "stream": true,
         "stream_options": {"include_usage": true, "include_obfuscation": false},
-        "slo": {"ttft_ms": 200, "tpot_ms": 0.5}, "timeout_s": 30,
+        "slo": {"ttft_ms": 200, "tpot_ms": 1.5}, "timeout_s": 30,
         "return_token_ids": true, "best_of": 2, "suffix": "", "user": "u", "metadata": {}}"""
     request = decode(body, CompletionRequest)
     assert (request.prompt, request.max_tokens, request.seed) == (["a", "b"], 5, -1)
     assert request.stream_options is not None
     assert request.stream_options.include_usage
-    assert request.slo == SloBody(ttft_ms=200, tpot_ms=0.5)
+    assert request.slo == SloBody(ttft_ms=200, tpot_ms=1.5)
     assert request.timeout_s == 30
 
 
@@ -72,11 +72,15 @@ def test_all_fields_of_a_completion() -> None:
             "slo.ttft",
             'unknown field "slo.ttft"; did you mean ttft_ms?',
         ),
-        ('"slo": {"ttft_ms": 0}', "slo.ttft_ms", "slo.ttft_ms: Expected `float` > 0.0, got 0"),
+        (
+            '"slo": {"ttft_ms": 0.2}',
+            "slo.ttft_ms",
+            "slo.ttft_ms: Expected `float` >= 1.0, got 0.2 (milliseconds)",
+        ),
         (
             '"slo": {"tpot_ms": 1e9}',
             "slo.tpot_ms",
-            "slo.tpot_ms: Expected `float` <= 86400000.0, got 1000000000.0",
+            "slo.tpot_ms: Expected `float` <= 86400000.0, got 1000000000.0 (milliseconds)",
         ),
         ('"slo": 200', "slo", "slo: Expected `object`, got 200"),
         ('"timeout_s": -1', "timeout_s", "timeout_s: Expected `float` > 0.0, got -1"),
