@@ -219,6 +219,12 @@ class ServeConfig(ProcessOptions, frozen=True, kw_only=True):
                 f"prefill.kv_host_memory_bytes ({self.prefill.kv_host_memory_bytes}) must be 0: "
                 "only decode workers preempt; give it as decode.kv_host_memory_bytes"
             )
+        formats = {tuning(self, role).quantization for role in (Role.PREFILL, Role.DECODE)}
+        if self.dtype == "float32" and self.prefill.workers and formats > {"int8"}:
+            raise ValueError(
+                "prefill.quantization and decode.quantization must be equal in float32 where one "
+                "is int8: an answer must not depend on who computed it; or use --dtype bfloat16"
+            )
         for role in (Role.PREFILL, Role.DECODE):
             pool = tuning(self, role)
             if pool.chunk_tokens > pool.max_num_batched_tokens:

@@ -63,7 +63,7 @@ _SET_BY = {
     "kv_dtype": "--dtype",
     "block_size": "--block-size",
     "page_layout": "--block-size, --dtype and --model",
-    "kernel_path": "the processor, in float32; or use --dtype bfloat16",
+    "kernel_path": "the processor and --quantization; in bfloat16 they may differ",
     "protocol": "the version of Baton",
 }
 

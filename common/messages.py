@@ -76,7 +76,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What two workers must agree on to exchange pages. Weight formats may differ."""
+    """What two workers must agree on to exchange pages. In bf16 weight formats may differ."""
 
     name: str
     fingerprint: str  # name and weights' source

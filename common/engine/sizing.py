@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from common.config import EngineConfig
 from common.errors import SetupError
+from common.ids import Role
 from common.kv.layout import DTYPE_BYTES, KVSpec, pages_for
 from common.messages import Limits
 from common.model.spec import ModelSpec
@@ -75,10 +76,11 @@ def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
             f"{n_pages * kv.page_tokens} tokens of KV, and one sequence of --max-model-len "
             f"{max_model_len} needs {needed_bytes} bytes: raise the one or lower the other"
         )
-    n_host_pages = config.kv_host_memory_bytes // (kv.page_bytes + _GENERATION_BYTES)
-    if config.kv_host_memory_bytes and not n_host_pages:
+    host_bytes = config.kv_host_memory_bytes if config.role is Role.DECODE else 0
+    n_host_pages = host_bytes // (kv.page_bytes + _GENERATION_BYTES)
+    if host_bytes and not n_host_pages:
         raise SetupError(
-            f"--kv-host-memory-bytes {config.kv_host_memory_bytes} holds no page of "
+            f"--kv-host-memory-bytes {host_bytes} holds no page of "
             f"{kv.page_bytes} bytes: raise it"
         )
     return Sizes(kv=kv, max_model_len=max_model_len, n_pages=n_pages, n_host_pages=n_host_pages)

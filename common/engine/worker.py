@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from common.config import TransportName, WorkerConfig
+from common.config import Quantization, TransportName, WorkerConfig
 from common.engine.device_thread import DeviceThread
 from common.engine.journal import Journal
 from common.engine.links import Links
@@ -32,6 +32,7 @@ from common.engine.wakeup import Wakeup
 from common.errors import PeerRefused, SetupError
 from common.ids import InstanceId
 from common.kernels import ops
+from common.kernels.matrix import packs
 from common.kernels.path import kernel_path, kernels
 from common.kv.cache import KVCache
 from common.kv.host import HostMemory
@@ -244,6 +245,10 @@ class _Worker:
             quantization=config.quantization,
         )
         self._stack.callback(loaded.close)
+        if config.quantization != "none" and not packs(dtype):
+            _log.warning(
+                line("weights_widened", quantization=config.quantization, kernels=kernels(dtype))
+            )
         _log.info(line("loaded", seconds=time.monotonic() - began, bytes=loaded.weights_bytes))
         return loaded
 
@@ -360,5 +365,10 @@ def _identity(config: WorkerConfig, size: Sizes, loaded: LoadedModel) -> ModelId
         fingerprint=loaded.fingerprint,
         kv_dtype=size.kv.dtype,
         page_layout=size.kv.describe(),
-        kernel_path=kernel_path() if exact else "",
+        kernel_path=_exact_path(config.quantization) if exact else "",
     )
+
+
+def _exact_path(quantization: Quantization) -> str:
+    """What an answer in float32 depends on. A GGUF file's groups widen to what the file says."""
+    return f"{kernel_path()}+int8" if quantization == "int8" else kernel_path()

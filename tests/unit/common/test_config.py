@@ -116,3 +116,13 @@ def test_host_memory_is_for_decode_workers() -> None:
     assert tuning(off, Role.DECODE).kv_host_memory_bytes == 0
     with pytest.raises(ValueError, match=r"give it as decode\.kv_host_memory_bytes"):
         ServeConfig(prefill=PrefillConfig(kv_host_memory_bytes=2**20))
+
+
+def test_in_float32_both_pools_keep_weights_alike() -> None:
+    prefill, decode = PrefillConfig(quantization="int8"), DecodeConfig(quantization="gguf")
+    with pytest.raises(ValueError, match=r"prefill\.quantization .* equal in float32"):
+        ServeConfig(dtype="float32", prefill=prefill, decode=decode)
+    ServeConfig(dtype="float32", quantization="int8")
+    ServeConfig(dtype="float32", decode=decode)  # a file's own groups are what the file says
+    ServeConfig(dtype="bfloat16", prefill=prefill, decode=decode)
+    ServeConfig(dtype="float32", prefill=PrefillConfig(workers=0), decode=decode)

@@ -34,9 +34,9 @@ MODEL = ModelSpec(
 PAGE_BYTES = 368_640  # of 16 tokens in bfloat16
 
 
-def config(**options: object) -> WorkerConfig:
+def config(role: Role = Role.DECODE, **options: object) -> WorkerConfig:
     serve = ServeConfig(model="m", served_model_name="m", **options)  # type: ignore[arg-type]
-    return resolve_worker(serve, Role.DECODE, index=0, name="d", join="ipc://x", threads=1)
+    return resolve_worker(serve, role, index=0, name="d", join="ipc://x", threads=1)
 
 
 def test_a_pool_is_as_many_pages_as_fit_with_their_generations() -> None:
@@ -72,5 +72,7 @@ def test_host_memory_is_whole_pages_or_refused() -> None:
     size = sizes(config(kv_host_memory_bytes=3 * (PAGE_BYTES + 8) + 1), MODEL)
     assert (size.n_host_pages, size.n_host_tokens) == (3, 48)
     assert sizes(config(), MODEL).n_host_pages == 0
+    prefill = config(role=Role.PREFILL, kv_host_memory_bytes=4096)  # nothing is preempted there
+    assert sizes(prefill, MODEL).n_host_pages == 0
     with pytest.raises(SetupError, match="--kv-host-memory-bytes 4096 holds no page of 368640"):
         sizes(config(kv_host_memory_bytes=4096), MODEL)
