@@ -1,10 +1,34 @@
-"""Numbers on a command line, refused where they make no sense: types for argparse."""
+"""A command line whose faults are one line each, and types for argparse: numbers, URLs."""
 
 import argparse
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
+_NEAR = 0.75  # difflib's ratio
+_USAGE_EXIT = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """Exits with 2 and one line on stderr, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_USAGE_EXIT, f"{self.prog}: error: {message.removeprefix('argument ')}\n")
+
+    @property
+    def flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def refuse(self, rest: Sequence[str], also: Sequence[str] = ()) -> NoReturn:
+        """`rest`: what no flag took. `also`: flags known elsewhere, worth a hint."""
+        unknown = next((part for part in rest if part.startswith("-")), None)
+        if unknown is None:
+            self.error(f"unexpected argument {rest[0]!r}: every setting has a flag")
+        name = unknown.partition("=")[0]
+        near = get_close_matches(name, [*self.flags, *also], n=1, cutoff=_NEAR)
+        hint = f"; did you mean {near[0]}?" if near else "; --help lists all"
+        self.error(f"unknown flag {name}{hint}")
 
 
 def positive(text: str) -> int:
@@ -39,6 +63,26 @@ def at_least(lowest: float, below: float | None = None) -> Callable[[str], float
         return value
 
     return parse_one
+
+
+def between(lowest: float, highest: float) -> Callable[[str], float]:
+    """Both may be taken."""
+
+    def parse_one(text: str) -> float:
+        value = _number(text)
+        if not lowest <= value <= highest:
+            raise argparse.ArgumentTypeError(f"{text}: must be from {lowest:g} to {highest:g}")
+        return value
+
+    return parse_one
+
+
+def url(text: str) -> str:
+    """http:// is understood; without a / or /v1 at its end."""
+    made = text if "://" in text else f"http://{text}"
+    if not made.startswith(("http://", "https://")) or made.endswith("://"):
+        raise argparse.ArgumentTypeError(f"{text}: must be http://HOST:PORT")
+    return made.rstrip("/").removesuffix("/v1")
 
 
 def list_of(one: Callable[[str], T]) -> Callable[[str], list[T]]:

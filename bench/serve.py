@@ -36,8 +36,11 @@ def main(argv: Sequence[str]) -> int:
     options = serve_flags.parse(argv)
     try:
         results, interrupted = uvloop.run(_run(options))
-    except (aiohttp.ClientError, OSError, ValueError) as error:
+    except (aiohttp.ClientError, TimeoutError) as error:
         print(f"error: {options.base_url}: {error}", file=sys.stderr)
+        return FAILED_EXIT
+    except (OSError, ValueError) as error:  # a mistake here, or it names the server itself
+        print(f"error: {error}", file=sys.stderr)
         return FAILED_EXIT
     print(json.dumps({"benchmark": "serve", "results": results}))
     if interrupted:
@@ -113,14 +116,15 @@ async def _first_model(options: argparse.Namespace) -> dict[str, Any]:
     except (ValueError, KeyError, IndexError, TypeError):
         if options.model and status < 500:
             return {"id": options.model}
-        raise ValueError(f"/v1/models answered {status}: {text[:200]}") from None
+        url = f"{options.base_url}/v1/models"
+        raise ValueError(f"{url} answered {status}: {text[:200]}") from None
 
 
 async def _try(target: Target) -> None:
     """Raises ValueError, with what the server said, if it does not answer well."""
     (outcome,) = await load.run(target, [Request(prompt="Hello", max_tokens=1)], Arrivals())
     if not outcome.ok:
-        raise ValueError(f"not ready: {outcome.error} {outcome.message}")
+        raise ValueError(f"{target.base_url}: not ready: {outcome.error} {outcome.message}")
 
 
 def _tokenizer(options: argparse.Namespace, target: Target) -> Tokenizer | None:

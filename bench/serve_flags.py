@@ -9,17 +9,22 @@ from typing import Any
 from bench import workloads
 from bench.arrivals import Arrivals, RampUp
 from bench.client import ENDPOINTS, Backend, Target
-from bench.flag_types import above, at_least, list_of, positive, whole
+from bench.flag_types import Parser, above, at_least, between, list_of, positive, url, whole
 from bench.measures import METRICS, PERCENTILES, Goodput
 
 SHOWN_METRICS = ("ttft", "tpot", "itl", "e2el")
 OWN_LENGTHS = ("sharegpt", "custom")  # their answers end where the model ends them
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Exits where the flags contradict one another, as argparse does."""
-    parser = argparse.ArgumentParser(
-        prog="baton bench serve",
+def parse(
+    argv: Sequence[str], *, prog: str = "baton bench serve", also: Sequence[str] = ()
+) -> argparse.Namespace:
+    """Exits where flags are unknown or contradict one another, as argparse does.
+
+    `also`: flags that `prog` has of its own, worth a hint.
+    """
+    parser = Parser(
+        prog=prog,
         description="Load one OpenAI-compatible server, and report latencies and throughput in "
         "the form of `vllm bench serve`. The last line is JSON. Exit code 1: it failed requests.",
     )
@@ -27,7 +32,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _add_load(parser.add_argument_group("load"))
     workloads.add_flags(parser)
     _add_report(parser.add_argument_group("report"))
-    options = parser.parse_args(argv)
+    options, rest = parser.parse_known_args(argv)
+    if rest:
+        parser.refuse(rest, also)
     _complete(options, parser)
     return options
 
@@ -51,7 +58,6 @@ def _complete(options: argparse.Namespace, parser: argparse.ArgumentParser) -> N
         options.ignore_eos = options.dataset_name not in OWN_LENGTHS
     if options.base_url is None:
         options.base_url = f"http://{options.host}:{options.port}"
-    options.base_url = options.base_url.rstrip("/").removesuffix("/v1")
 
 
 def target(options: argparse.Namespace, model: str) -> Target:
@@ -91,7 +97,7 @@ def goodput(options: argparse.Namespace) -> Goodput | None:
 
 def _add_target(group: "argparse._ArgumentGroup") -> None:
     backends: list[Backend] = list(ENDPOINTS)
-    group.add_argument("--base-url", help="[http://HOST:PORT]")
+    group.add_argument("--base-url", type=url, help="[http://HOST:PORT]")
     group.add_argument("--host", default="127.0.0.1", help="[127.0.0.1]")
     group.add_argument("--port", type=positive, default=8000, help="[8000]")
     group.add_argument("--backend", choices=backends, default="openai", help="[openai]")
@@ -137,7 +143,7 @@ def _add_load(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument("--num-warmups", type=whole, default=2, help="first, one by one [2]")
     group.add_argument(
-        "--cancel-rate", type=at_least(0), default=0.0, help="part of clients that hang up [0]"
+        "--cancel-rate", type=between(0, 1), default=0.0, help="part of clients that hang up [0]"
     )
     group.add_argument(
         "--cancel-delay", type=at_least(0), default=1.0, help="seconds after sending [1]"
@@ -209,10 +215,7 @@ def _metric(text: str) -> str:
 
 
 def _percentile(text: str) -> float:
-    value = at_least(0)(text)
-    if value > 100:
-        raise argparse.ArgumentTypeError(f"{text}: must be at most 100")
-    return value
+    return between(0, 100)(text)
 
 
 def _numbers(text: str) -> list[int]:

@@ -4,14 +4,14 @@ Pure; must not import anything of the engine.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import serve_flags
 from bench.comparison import Design
+from bench.flag_types import Parser, above, list_of, positive, url
 from bench.search import MIN_TOLERANCE, Limits
-from bench.workloads import positive
 
 _OWN = ("base_url", "host", "port", "request_rate", "max_concurrency", "self_timed")
 _OF_SERVE = (
@@ -31,7 +31,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Exits with 2, and one line on stderr, where a flag makes no sense."""
     parser = _parser()
     own, rest = parser.parse_known_args(argv)
-    options = serve_flags.parse(rest)
+    options = serve_flags.parse(rest, prog=parser.prog, also=parser.flags)
     for name in (*_OWN, *_OF_SERVE):
         flag = f"--{name.replace('_', '-')}"
         if any(part == flag or part.startswith(f"{flag}=") for part in rest):
@@ -67,8 +67,8 @@ def design(options: argparse.Namespace) -> Design:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="baton bench sweep",
         allow_abbrev=False,
         description="Find the highest rate at which servers meet an SLO. Started again with the "
@@ -90,18 +90,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--result-dir", type=Path, default=Path("sweep"), help="[sweep]")
     parser.add_argument(
         "--attainment",
-        type=_list(_percent),
+        type=list_of(_percent),
         default=[90.0, 99.0],
         help="percent of requests that must meet the SLO [90,99]",
     )
     parser.add_argument(
-        "--slo-scale", type=_list(_above(0)), default=[1.0], help="such as 0.5,1,2 [1]"
+        "--slo-scale", type=list_of(above(0)), default=[1.0], help="such as 0.5,1,2 [1]"
     )
     parser.add_argument("--rounds", type=positive, default=3, help="[3]")
-    parser.add_argument("--start-rate", type=_above(0), default=1.0, help="requests/s [1]")
+    parser.add_argument("--start-rate", type=above(0), default=1.0, help="requests/s [1]")
     parser.add_argument(
         "--tolerance",
-        type=_above(MIN_TOLERANCE),
+        type=above(MIN_TOLERANCE),
         default=0.05,
         help="a search ends when its bracket is so narrow [0.05]",
     )
@@ -119,10 +119,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _server(text: str) -> tuple[str, str]:
-    name, equals, url = text.partition("=")
-    if not (name and equals and url.startswith(("http://", "https://"))):
+    name, _, address = text.partition("=")
+    if not (name and address):
         raise argparse.ArgumentTypeError(f"{text}: must be NAME=URL, such as a=http://host:8000")
-    return name, url.rstrip("/").removesuffix("/v1")
+    return name, url(address)
 
 
 def _request_log(text: str) -> tuple[str, Path]:
@@ -132,32 +132,8 @@ def _request_log(text: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
-def _list(one: Callable[[str], float]) -> Callable[[str], list[float]]:
-    def parse_all(text: str) -> list[float]:
-        return [one(part) for part in text.split(",")]
-
-    return parse_all
-
-
 def _percent(text: str) -> float:
-    value = _number(text)
-    if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"{text}: must be above 0 and at most 100")
+    value = above(1)(text)
+    if value > 100:
+        raise argparse.ArgumentTypeError(f"{text}: must be at most 100")
     return value
-
-
-def _above(lowest: float) -> Callable[[str], float]:
-    def parse_one(text: str) -> float:
-        value = _number(text)
-        if not value > lowest:
-            raise argparse.ArgumentTypeError(f"{text}: must be above {lowest:g}")
-        return value
-
-    return parse_one
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}: must be a number") from None

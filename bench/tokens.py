@@ -62,7 +62,9 @@ class ServerTokenizer:
             with urlopen(Request(self._base_url + path, data, headers), timeout=_TIMEOUT_S) as got:
                 return json.load(got)
         except (URLError, OSError, ValueError) as error:
-            raise ValueError(f"{path}: {error}; name one with --tokenizer") from None
+            raise ValueError(
+                f"{self._base_url}{path}: {error}; name one with --tokenizer"
+            ) from None
 
 
 def count_again(outcomes: Iterable[Outcome], tokenizer: Tokenizer) -> None:

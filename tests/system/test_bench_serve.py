@@ -81,6 +81,25 @@ def test_no_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(shown.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("argv", "fault"),
+    [
+        (["--dataset-name", "custom", "--dataset-path", "not/here"], "not/here"),
+        (
+            ["--dataset-name", "prefix_repetition", "--num-prompts", "2"],
+            "2 requests are too few for ",
+        ),
+    ],
+)
+def test_a_mistake_made_here_is_not_told_as_the_servers(
+    url: str, capsys: pytest.CaptureFixture[str], argv: list[str], fault: str
+) -> None:
+    assert main(["--base-url", url, *argv]) == 1
+    told = capsys.readouterr().err
+    assert fault in told
+    assert url not in told
+
+
 def test_it_waits_for_a_server_that_starts(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     ended = threading.Event()

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.flag_types import above, at_least, list_of, positive, whole
+from bench.flag_types import above, at_least, between, list_of, positive, url, whole
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,11 @@ from bench.flag_types import above, at_least, list_of, positive, whole
         (above(0), "0.5", 0.5),
         (at_least(0), "0", 0.0),
         (at_least(0, below=1), "0.99", 0.99),
+        (between(0, 1), "0", 0.0),
+        (between(0, 1), "1", 1.0),
+        (url, "127.0.0.1:8711", "http://127.0.0.1:8711"),
+        (url, "localhost:80/v1/", "http://localhost:80"),
+        (url, "https://h/v1", "https://h"),
         (list_of(positive), "1,8,32", [1, 8, 32]),
     ],
 )
@@ -36,6 +41,11 @@ def test_what_makes_sense(parse: Callable[[str], object], text: str, value: obje
         (at_least(0), "-0.1"),
         (at_least(0), "nan"),
         (at_least(0, below=1), "1"),
+        (between(0, 1), "1.01"),
+        (between(0, 1), "-0.01"),
+        (between(0, 1), "nan"),
+        (url, "ftp://h"),
+        (url, ""),
         (list_of(positive), "1,,2"),
         (list_of(positive), ""),
     ],

@@ -106,6 +106,7 @@ def test_the_usual_percentiles_are_always_computed() -> None:
         ("--extra-body", "{"),
         ("--header", "nothing"),
         ("--metric-percentiles", "101"),
+        ("--cancel-rate", "20"),
         ("--percentile-metrics", "ttft,speed"),
         ("--backend", "openai-chat", "--prompt-form", "ids"),
         RAMP[:4],
@@ -116,3 +117,27 @@ def test_what_makes_no_sense_is_refused(argv: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as refused:
         parse(argv)
     assert refused.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "fault"),
+    [
+        (
+            ("--max-concurency", "1"),
+            "unknown flag --max-concurency; did you mean --max-concurrency?",
+        ),
+        (("--nothing-alike=1",), "unknown flag --nothing-alike; --help lists all"),
+        (("8",), "unexpected argument '8': every setting has a flag"),
+        (("--cancel-rate", "20"), "--cancel-rate: 20: must be from 0 to 1"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    argv: tuple[str, ...], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(argv)
+    assert capsys.readouterr().err == f"baton bench serve: error: {fault}\n"
+
+
+def test_a_url_may_come_without_its_scheme() -> None:
+    assert parse(["--base-url", "127.0.0.1:8711"]).base_url == "http://127.0.0.1:8711"

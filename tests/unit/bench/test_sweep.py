@@ -171,6 +171,8 @@ def test_what_only_judges_points_may_change_between_runs() -> None:
     [
         ["--server", "noname"],
         ["--attainment", "0"],
+        ["--attainment", "0.9"],
+        ["--attainment", "101"],
         ["--attainment", "ninety"],
         ["--goodput", "itl:5"],
         ["--rounds", "0"],
@@ -184,3 +186,19 @@ def test_flags_that_make_no_sense_are_refused(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(argv)
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("flag", "near"), [("--sever", "--server"), ("--num-promts", "--num-prompts")]
+)
+def test_a_mistyped_flag_is_one_line_with_the_nearest(
+    flag: str, near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse([flag, "1"])
+    told = f"baton bench sweep: error: unknown flag {flag}; did you mean {near}?\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_servers_url_may_come_without_its_scheme() -> None:
+    assert parse(["--server", "a=h:1"]).server == {"a": "http://h:1"}
