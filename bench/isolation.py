@@ -264,7 +264,7 @@ def _told(made: Round) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.isolation", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("model", help="directory or .gguf file")
+    parser.add_argument("model", help="as `baton serve --model` takes it")
     parser.add_argument("--rounds", type=int, default=3, help="[3]")
     parser.add_argument("--cpus", type=int, nargs=2, default=[0, 1], help="the two cores [0 1]")
     parser.add_argument(

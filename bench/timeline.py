@@ -5,6 +5,7 @@ alone; their clock is the hosts' own, so lines of several hosts are as true as t
 """
 
 import argparse
+import importlib.util
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -129,6 +130,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = lives(read_log(options.request_log))
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    if importlib.util.find_spec("matplotlib") is None:
+        print("error: drawing needs pip install 'baton-serving[bench]'", file=sys.stderr)
         return 1
     # Here, since drawing is an extra and reading a log is not.
     from bench.plots import timeline

@@ -1,6 +1,7 @@
 """Stages of requests, from lines as a server's processes write them."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,13 @@ def test_the_command_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out == f"{picture}\n"
     assert main([str(tmp_path / "none")]) == 1
+
+
+def test_without_matplotlib_it_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "requests.jsonl"
+    log.touch()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main([str(log), "--output", str(tmp_path / "timeline.png")]) == 1
+    assert "pip install 'baton-serving[bench]'" in capsys.readouterr().err
