@@ -1,6 +1,7 @@
 """When requests run out of the time that they gave themselves. Part of the gateway's core."""
 
 from bisect import bisect_left, insort
+from itertools import takewhile
 
 from launch.gateway.transfers import RequestId
 
@@ -29,4 +30,4 @@ class Timeouts:
 
     def passed(self, now: float) -> list[RequestId]:
         """Whose time is up. They stay until they are dropped."""
-        return [request for at, request in self._ends if at <= now]
+        return [request for _, request in takewhile(lambda end: end[0] <= now, self._ends)]

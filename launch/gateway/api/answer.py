@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
+from common.errors import BatonError
 from common.metrics import GatewayMetrics
 from common.params import FinishReason, TokenLogprob
 from launch.gateway.api.prepare import Prepared, Prompt
@@ -131,10 +132,17 @@ class Answer:
         running = self._runs
         while running:
             self._arrived.clear()
-            pieces = tuple(p for run in running for p in self._take(run, run.stream.take()))
+            pieces: list[Piece] = []
+            try:
+                for run in running:
+                    pieces += self._take(run, run.stream.take())
+            except BatonError:
+                if pieces:  # what the others said before one of them broke
+                    yield tuple(pieces)
+                raise
             running = [run for run in running if not run.over]
             if pieces:
-                yield pieces
+                yield tuple(pieces)
             elif running:
                 await self._arrived.wait()
 
