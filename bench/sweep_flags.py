@@ -133,7 +133,7 @@ def _request_log(text: str) -> tuple[str, Path]:
 
 
 def _percent(text: str) -> float:
-    value = above(1)(text)
-    if value > 100:
-        raise argparse.ArgumentTypeError(f"{text}: must be at most 100")
+    value = above(0)(text)
+    if not 1 < value <= 100:
+        raise argparse.ArgumentTypeError(f"{text}: must be in percent, above 1 and at most 100")
     return value
