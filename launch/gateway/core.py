@@ -10,14 +10,7 @@ from collections.abc import Callable, Sequence
 
 from common.engine.events import PeerDown, PeerUp, Received
 from common.engine.reports import Peers
-from common.errors import (
-    ClientError,
-    InvariantBroken,
-    Overloaded,
-    PeerError,
-    SloHopeless,
-    SloMissed,
-)
+from common.errors import ClientError, InvariantBroken, Overloaded, PeerError
 from common.ids import InstanceId, Role, TransferId
 from common.messages import (
     Accepted,
@@ -53,7 +46,6 @@ from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfe
 
 ACK_EVERY_S = 0.05
 MAX_COMPUTE_FAILURES = 3
-RETRY_MIN_S = 1.0
 
 
 class GatewayCore:
@@ -181,7 +173,7 @@ class GatewayCore:
         transfer = self._current(refused.transfer, refused.attempt)
         if transfer is None:
             return
-        late = self._late(transfer, refused)
+        late = transfer.late(refused)
         if refused.retry_after_s is None and late is None:
             self._attempts.reject(
                 transfer, ClientError(f"The request does not fit: {refused.reason}.")
@@ -199,17 +191,6 @@ class GatewayCore:
         else:
             full = Overloaded(refused.reason, retry_after_s=refused.retry_after_s)
             self._attempts.reject(transfer, late or full)
-
-    def _late(self, transfer: Transfer, refused: Refused) -> SloMissed | None:
-        """For the client, if it was refused since the first token would come too late there."""
-        ttft_s, due_in_s = transfer.generate.slo.ttft_s, transfer.deadline_s
-        predicted_s, retry_after_s = refused.predicted_ttft_s, refused.retry_after_s
-        if ttft_s is None or due_in_s is None or predicted_s is None:
-            return None
-        if retry_after_s is None and predicted_s > ttft_s:
-            return SloHopeless(ttft_s, predicted_s)
-        waited_s = ttft_s - due_in_s
-        return SloMissed(ttft_s, waited_s + predicted_s, retry_after_s=retry_after_s or RETRY_MIN_S)
 
     def _has_refused(self, transfer: Transfer, worker: InstanceId) -> bool:
         """That worker, or another of its role: a new request is taken elsewhere once."""

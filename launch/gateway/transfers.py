@@ -4,9 +4,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from typing import NewType
 
+from common.errors import SloHopeless, SloMissed
 from common.ids import InstanceId, PageHash, TransferId
-from common.messages import Expect, Peer, Prefill, Resume, TokenRun
+from common.messages import Expect, Peer, Prefill, Refused, Resume, TokenRun
 from common.params import FinishReason, SamplingParams
+
+RETRY_MIN_S = 1.0
 
 RequestId = NewType("RequestId", str)
 """One prompt of one client's request: `cmpl-…-0`. Shown in logs; never on the wire to workers."""
@@ -106,6 +109,17 @@ class Transfer:
 
     def live(self) -> list[Sample]:
         return [sample for sample in self.samples if not sample.over]
+
+    def late(self, refused: Refused) -> SloMissed | None:
+        """For the client, if it was refused since the first token would come too late there."""
+        ttft_s, due_in_s = self.generate.slo.ttft_s, self.deadline_s
+        predicted_s, retry_after_s = refused.predicted_ttft_s, refused.retry_after_s
+        if ttft_s is None or due_in_s is None or predicted_s is None:
+            return None
+        if retry_after_s is None and predicted_s > ttft_s:
+            return SloHopeless(ttft_s, predicted_s)
+        waited_s = ttft_s - due_in_s  # before that worker was asked
+        return SloMissed(ttft_s, waited_s + predicted_s, retry_after_s=retry_after_s or RETRY_MIN_S)
 
     def prefill_message(self) -> Prefill:
         """For the current route, which has a prefill worker."""
