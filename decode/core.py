@@ -170,6 +170,7 @@ class DecodeCore:
             )
             if self._draining and (reason is None or reason.retry_after_s is not None):
                 reason = Refusal("draining", RETRY_MIN_S)
+            reason = reason or self._compute.too_late(request, self._intake.queued.values())
             if reason is not None:
                 self._refuse(gateway, request, reason)
                 return
@@ -183,6 +184,7 @@ class DecodeCore:
             attempt=request.attempt,
             reason=reason.text,
             retry_after_s=reason.retry_after_s,
+            predicted_ttft_s=reason.predicted_ttft_s,
         )
         self._outgoing.send(gateway, answer)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 KEPT_OF_A_SIZE = 8  # passes: of 1, 2, 3..4, 5..8, ... rows, so that rare sizes are not forgotten
 FEWEST_PASSES = 8  # before them nothing is predicted
+COMPARABLE = 4  # passes of less than 1/4 of the rows say little of what a larger one takes
 ROUNDS = 6  # of reweighting
 SHARE = 0.9  # of a stated time: the rest is for what is not computing
 _LEAST_ERROR = 1e-3  # relative: smaller ones weigh the same
@@ -38,6 +39,11 @@ class Pace:
             like = self._passes.setdefault(rows.bit_length(), deque(maxlen=KEPT_OF_A_SIZE))
             like.append((rows, context, seconds))
             self._is_current = False
+
+    def is_known(self, rows: int) -> bool:
+        """Passes were measured that tell what one of so many rows takes."""
+        most = max((one[0] for like in self._passes.values() for one in like), default=0)
+        return most * COMPARABLE >= rows
 
     def seconds(self, rows: int, context: int) -> float | None:
         """Of a pass; None: not known yet."""

@@ -240,10 +240,11 @@ def first_short(needs: Sequence[tuple[Sample, int]], spare: int) -> Sample | Non
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not queued; when to come again (None: it will never fit)."""
+    """Why a request is not queued; when to come again (None: that is no use)."""
 
     text: str
     retry_after_s: float | None
+    predicted_ttft_s: float | None = None  # as in `Refused`
 
 
 def refusal(

@@ -1,0 +1,55 @@
+"""Early rejection where prompts are computed beside sequences that decode: whether a first token
+would come later than is owed. Must read no record of a request: numbers in, numbers out.
+
+Predicted is the least that it can take: what waits for pages, or what others are promised a token,
+may make it later. So whoever is refused would have been late, as far as passes tell.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decode.pace import Pace
+from decode.scheduler import RETRY_MIN_S, Refusal
+
+Part = tuple[int, int]
+"""Of a prompt: tokens that have KV, and those after them that are to be computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a new prompt finds here."""
+
+    ahead: Sequence[Part]
+    n_decoding: int
+    context: int  # tokens of those that decode
+
+
+IDLE = Load((), 0, 0)
+
+
+def prompts_s(pace: Pace, own: Part, load: Load, pass_tokens: int) -> float | None:
+    """Until all prompts ahead and `own` are computed, so many tokens of prompts a pass.
+
+    None: no pass of comparable size was measured.
+    """
+    parts = [*load.ahead, own]
+    n_tokens = sum(n for _, n in parts)
+    n_passes = -(-n_tokens // pass_tokens)
+    attended = sum(
+        max(1.0, n / pass_tokens) * (start + (n + min(n, pass_tokens)) / 2) for start, n in parts
+    )
+    rows = n_tokens // n_passes + load.n_decoding
+    if not pace.is_known(rows):
+        return None
+    seconds = pace.seconds(rows, load.context + int(attended / n_passes))
+    return None if seconds is None else n_passes * seconds
+
+
+def too_late(own_s: float, ttft_s: float, deadline_s: float) -> Refusal | None:
+    """`own_s`: where nothing else is. A prompt that is late even so has nothing to wait for."""
+    if ttft_s <= deadline_s:
+        return None
+    text = f"first token predicted in {ttft_s:.2f} s, owed in {deadline_s:.2f} s"
+    if own_s > deadline_s:
+        return Refusal(text, None, own_s)
+    return Refusal(text, max(RETRY_MIN_S, ttft_s - deadline_s), ttft_s)
