@@ -189,11 +189,14 @@ def _rest(figures: Figures) -> list[Row]:
             bar=figures["handoff_step_ms"] + 5.0,
             note="bar: a step of the 8 streams that decode, plus 5 ms",
         ),
-        Row(
-            name="gateway and control plane at 32, part of CPU",
-            unit="%",
-            measured=100 * figures["split_overhead_32"],
-            bar=5.0,
+        *(
+            Row(
+                name=f"gateway and control plane at 32, {kind}: part of CPU",
+                unit="%",
+                measured=100 * figures[f"{kind}_overhead_32"],
+                bar=5.0,
+            )
+            for kind in ("colocated", "split")
         ),
     ]
 

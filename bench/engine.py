@@ -21,7 +21,7 @@ from pathlib import Path
 from bench import server
 from bench.bars import Row, rows
 from bench.engine_load import Load
-from bench.footprint import cpu_seconds, memory_bytes, workers
+from bench.footprint import CpuSeconds, cpu_seconds, memory_bytes, workers
 from bench.peers import llama_server, openvino
 
 COMMON = ("--dtype", "bfloat16", "--no-enable-prefix-caching", "--max-model-len", "4096")
@@ -45,7 +45,9 @@ def colocated(model: Path) -> Figures:
             ttft_ms, tpot_ms = load.solo(n_tokens)
             figures[f"ttft_{n_tokens}_ms"], figures[f"tpot_{n_tokens}_ms"] = ttft_ms, tpot_ms
         for n, n_requests in AT_ONCE.items():
+            before = cpu_seconds(running.pid)
             figures |= _named("colocated", n, load.at_once(n, n_requests))
+            figures |= _spent("colocated", n, cpu_seconds(running.pid) - before)
         figures |= _named("sampled", 32, load.at_once(32, AT_ONCE[32], sampled=True))
     return figures
 
@@ -58,11 +60,7 @@ def split(model: Path) -> Figures:
         for n, n_requests in AT_ONCE.items():
             before = cpu_seconds(running.pid)
             figures |= _named("split", n, load.at_once(n, n_requests))
-            spent = cpu_seconds(running.pid) - before
-            figures[f"split_overhead_{n}"] = spent.overhead
-            figures[f"split_gateway_cpu_s_{n}"] = spent.gateway
-            figures[f"split_control_cpu_s_{n}"] = spent.control
-            figures[f"split_compute_cpu_s_{n}"] = spent.compute
+            figures |= _spent("split", n, cpu_seconds(running.pid) - before)
         figures["handoff_gap_ms"], figures["handoff_step_ms"] = load.handoff()
     return figures
 
@@ -80,6 +78,15 @@ def steps(model: Path) -> Figures:
 
 def _named(prefix: str, n: int, figures: Mapping[str, float]) -> Figures:
     return {f"{prefix}_{name}_{n}": value for name, value in figures.items()}
+
+
+def _spent(prefix: str, n: int, spent: CpuSeconds) -> Figures:
+    return {
+        f"{prefix}_overhead_{n}": spent.overhead,
+        f"{prefix}_gateway_cpu_s_{n}": spent.gateway,
+        f"{prefix}_control_cpu_s_{n}": spent.control,
+        f"{prefix}_compute_cpu_s_{n}": spent.compute,
+    }
 
 
 def _at_rest(prefix: str, gateway: int) -> Figures:

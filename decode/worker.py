@@ -21,9 +21,14 @@ def make_core(config: WorkerConfig, parts: Parts) -> DecodeCore:
         fingerprint=parts.fingerprint,
         chunk_tokens=config.chunk_tokens,
         enable_prefix_caching=config.enable_prefix_caching,
-        plan_ahead=True,
+        plan_ahead=_has_a_core_to_spare(config),
     )
     return DecodeCore(parts.limits, parts.pool, options, host=parts.host)
+
+
+def _has_a_core_to_spare(config: WorkerConfig) -> bool:
+    """Planning beside a pass takes time from it, unless nobody computes on the loop's CPU."""
+    return config.cpus is not None and len(config.cpus) > config.threads
 
 
 KIND = Kind(

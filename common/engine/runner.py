@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from common.engine.plan import (
@@ -32,7 +33,7 @@ from common.sampling import sample, score
 
 SCORED_ROWS = 64  # logits of so many prompt rows are in memory at once
 
-# T rows (packed tokens)  R rows whose logits are wanted  H hidden  V vocabulary
+# T rows (packed tokens)  R rows whose logits are wanted  D draws  H hidden  V vocabulary
 
 
 class Model(Protocol):
@@ -93,12 +94,15 @@ class Runner:
     def _draw(self, hidden_TH: Tensor, draws: tuple[Draw, ...]) -> tuple[Drawn, ...]:
         if not draws:
             return ()
-        # samples of one prompt share a row
-        row_R, logits_of_draw = np.unique([draw.row for draw in draws], return_inverse=True)
-        logits_RV = self.model.logits(hidden_TH.index_select(0, torch.from_numpy(row_R)))
-        if len(row_R) < len(draws) or (logits_of_draw[:-1] > logits_of_draw[1:]).any():
-            logits_RV = logits_RV.index_select(0, torch.from_numpy(logits_of_draw))
-        return sample(logits_RV, draws)
+        row_D = np.fromiter((draw.row for draw in draws), np.int64, len(draws))
+        if (row_D[:-1] < row_D[1:]).all():
+            return sample(self._logits(hidden_TH, row_D), draws)
+        row_R, at_D = np.unique(row_D, return_inverse=True)  # samples of one prompt share a row
+        logits_RV = self._logits(hidden_TH, row_R)
+        return sample(logits_RV.index_select(0, torch.from_numpy(at_D)), draws)
+
+    def _logits(self, hidden_TH: Tensor, row_R: NDArray[np.int64]) -> Tensor:
+        return self.model.logits(hidden_TH.index_select(0, torch.from_numpy(row_R)))
 
     def _score(self, hidden_TH: Tensor, wanted: ScorePrompt) -> tuple[TokenLogprob, ...]:
         scores: list[TokenLogprob] = []

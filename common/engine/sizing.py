@@ -80,7 +80,6 @@ def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
     n_host_pages = host_bytes // (kv.page_bytes + _GENERATION_BYTES)
     if host_bytes and not n_host_pages:
         raise SetupError(
-            f"--kv-host-memory-bytes {host_bytes} holds no page of "
-            f"{kv.page_bytes} bytes: raise it"
+            f"--kv-host-memory-bytes {host_bytes} holds no page of {kv.page_bytes} bytes: raise it"
         )
     return Sizes(kv=kv, max_model_len=max_model_len, n_pages=n_pages, n_host_pages=n_host_pages)

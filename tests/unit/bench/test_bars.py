@@ -22,7 +22,7 @@ def figures(**changed: float) -> dict[str, float]:
             made[f"{kind}_tokens_per_s_{n}"] = peer * (1.2 if n == 8 else 1.1)
             made[f"{kind}_p99_itl_ms_{n}"] = 21.0 if n == 8 else 80.0
     made |= {"sampled_tokens_per_s_32": 600.0, "handoff_gap_ms": 15.0, "handoff_step_ms": 10.0}
-    return made | {"split_overhead_32": 0.05} | changed
+    return made | {"split_overhead_32": 0.05, "colocated_overhead_32": 0.05} | changed
 
 
 def by_name(table: list[Row], name: str) -> Row:
