@@ -108,6 +108,32 @@ def _show(row: Row) -> None:
           f" {row.unit:<6} {over}  {row.note}")  # fmt: skip
 
 
+def one_round(options: argparse.Namespace) -> Figures:
+    """Everything once, in turn."""
+    figures = steps(options.model) | colocated(options.model) | split(options.model)
+    if options.openvino_python:
+        peer = openvino(options.openvino_python, options.openvino_model)
+        figures |= {f"openvino_{name}": value for name, value in peer.items()}
+    if options.llama_server:
+        with llama_server(options.llama_server, options.llama_model) as url:
+            for n_tokens in (64, 2048):
+                _, figures[f"llama_tpot_{n_tokens}_ms"] = Load(url).solo(n_tokens)
+    return figures
+
+
+def report(rounds: Sequence[Figures]) -> None:
+    """The table, and the line of JSON."""
+    figures = medians(rounds)
+    table = rows(figures)
+    for row in table:
+        _show(row)
+    for name, value in figures.items():
+        if name.endswith("_mb"):
+            print(f"at rest  {name:<44} {value:9.1f}")
+    result = {"benchmark": "engine", "rounds": len(rounds)}
+    print(json.dumps(result | {"rows": [row.as_dict() for row in table], "figures": figures}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
@@ -118,28 +144,16 @@ def main() -> None:
     parser.add_argument("--llama-model", type=Path)
     options = parser.parse_args()
     print("colocated:", " ".join(COLOCATED))
-    print("1 x 1:    ", " ".join(SPLIT))
+    print("1 x 1:    ", " ".join(SPLIT), flush=True)
     rounds: list[Figures] = []
-    for number in range(options.rounds):
-        figures = steps(options.model) | colocated(options.model) | split(options.model)
-        if options.openvino_python:
-            peer = openvino(options.openvino_python, options.openvino_model)
-            figures |= {f"openvino_{name}": value for name, value in peer.items()}
-        if options.llama_server:
-            with llama_server(options.llama_server, options.llama_model) as url:
-                for n_tokens in (64, 2048):
-                    _, figures[f"llama_tpot_{n_tokens}_ms"] = Load(url).solo(n_tokens)
-        rounds.append(figures)
-        print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-    figures = medians(rounds)
-    table = rows(figures)
-    for row in table:
-        _show(row)
-    for name, value in figures.items():
-        if name.endswith("_mb"):
-            print(f"at rest  {name:<44} {value:9.1f}")
-    result = {"benchmark": "engine", "rounds": options.rounds}
-    print(json.dumps(result | {"rows": [row.as_dict() for row in table], "figures": figures}))
+    try:
+        for number in range(options.rounds):
+            rounds.append(one_round(options))
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print("stopped: of the rounds that are whole", file=sys.stderr)
+    if rounds:
+        report(rounds)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """A draw is a function of its own row and parameters: neither batch nor shortcuts change it."""
 
-from dataclasses import replace
-
 import msgspec
 import torch
 from hypothesis import given, settings
@@ -63,8 +61,10 @@ def test_alone_and_in_any_batch_are_bitwise_the_same(many: list[Draw], seed: int
 @settings(max_examples=100, deadline=None)
 def test_greedy_is_top_k_one(one: Draw, seed: int) -> None:
     z = logits(1, seed)
-    cold = replace(one, params=msgspec.structs.replace(one.params, temperature=0.0))
-    narrow = replace(one, params=msgspec.structs.replace(one.params, temperature=1.0, top_k=1))
+    cold = msgspec.structs.replace(one, params=msgspec.structs.replace(one.params, temperature=0.0))
+    narrow = msgspec.structs.replace(
+        one, params=msgspec.structs.replace(one.params, temperature=1.0, top_k=1)
+    )
     assert sample(z, [cold]) == sample(z, [narrow])
 
 
@@ -75,7 +75,9 @@ def test_a_truncation_that_removes_nothing_changes_nothing(one: Draw, seed: int)
     z[0, 7] = -1e4  # weighs nothing: what is left to top_k to remove
     plain = msgspec.structs.replace(one.params, top_k=0, top_p=1.0, min_p=0.0)
     wide = msgspec.structs.replace(plain, top_k=N_VOCAB - 1, top_p=1 - 2**-53, min_p=1e-300)
-    assert sample(z, [replace(one, params=plain)]) == sample(z, [replace(one, params=wide)])
+    assert sample(z, [msgspec.structs.replace(one, params=plain)]) == sample(
+        z, [msgspec.structs.replace(one, params=wide)]
+    )
 
 
 def test_neither_the_threads_nor_the_place_in_memory_changes_a_draw() -> None:
@@ -91,7 +93,7 @@ def test_neither_the_threads_nor_the_place_in_memory_changes_a_draw() -> None:
         prompt=(),
         outputs=(),
     )
-    many = [replace(one, index=i) for i in range(3)]
+    many = [msgspec.structs.replace(one, index=i) for i in range(3)]
     n_threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
