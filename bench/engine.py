@@ -116,8 +116,9 @@ def one_round(options: argparse.Namespace) -> Figures:
         figures |= {f"openvino_{name}": value for name, value in peer.items()}
     if options.llama_server:
         with llama_server(options.llama_server, options.llama_model) as url:
+            load = Load(url, keep_alive=False)
             for n_tokens in (64, 2048):
-                _, figures[f"llama_tpot_{n_tokens}_ms"] = Load(url).solo(n_tokens)
+                _, figures[f"llama_tpot_{n_tokens}_ms"] = load.solo(n_tokens)
     return figures
 
 

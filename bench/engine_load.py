@@ -27,10 +27,13 @@ MS = 1e3
 class Load:
     """Against one server, which it warms up."""
 
-    def __init__(self, base_url: str, seed: int = 0) -> None:
+    def __init__(self, base_url: str, *, keep_alive: bool = True, seed: int = 0) -> None:
+        """`keep_alive`: off for a server that closes connections which it said it would keep."""
         self._random = random.Random(seed)
         self._url = base_url
-        self._target = Target(base_url=base_url, model=asyncio.run(self._model()))
+        headers: dict[str, str] = {} if keep_alive else {"Connection": "close"}
+        model = asyncio.run(self._model())
+        self._target = Target(base_url=base_url, model=model, headers=headers)
         self._run([self._request(32, 8)], 1)
 
     def solo(self, n_tokens: int) -> tuple[float, float]:

@@ -8,6 +8,8 @@ keys of `bench.engine`'s rows, milliseconds and tokens per second. Imports nothi
 """
 
 # pyright: basic
+from __future__ import annotations
+
 import argparse
 import json
 import random
