@@ -25,7 +25,6 @@ WORKS = (
     *(Work(n_sequences=n, start=CONTEXT_TOKENS - 1, n_tokens=1) for n in (1, 8, 32)),
     *(Work(n_sequences=1, start=start, n_tokens=1) for start in (64, 2048)),
     *(Work(n_sequences=1, start=0, n_tokens=n) for n in (64, 256, 512, 2048)),
-    PACKED,
 )
 _LINEAR_ROWS = 2048
 _LINEAR_SHAPE = (576, 1536)  # the product whose rate is the yardstick of a prompt pass
