@@ -1,8 +1,8 @@
 """What the engine must reach, as rows over measured figures. Pure.
 
 Absolute bars were set on a machine that reads its memory at 70 GB/s and multiplies bfloat16 at
-827 GFLOP/s. Elsewhere the floor of the same run says what a figure is worth: a row that names a
-`reference_floor` scales its bar by this machine's floor over that one's.
+827 GFLOP/s. On a slower one such a bar grows by this machine's floor, of the same run, over that
+one's; a row's note says by how much.
 """
 
 from collections.abc import Mapping
@@ -48,6 +48,15 @@ def rows(figures: Figures) -> list[Row]:
     return [row for row in made if row is not None]
 
 
+def _scaled(
+    name: str, ms: float, bar_ms: float, slower: float, floor_ms: float | None = None
+) -> Row:
+    """An absolute bar, on a machine whose floor is that many times the reference's."""
+    scale = max(1.0, slower)
+    note = f"bar {bar_ms:g} ms x {scale:.2f} for this machine's floor"
+    return Row(name=name, unit="ms", measured=ms, bar=bar_ms * scale, floor=floor_ms, note=note)
+
+
 def _decode(figures: Figures, n: int, at: int) -> tuple[float, float]:
     """A step's time and its floor."""
     label = f"decode, batch {n} at {at}"
@@ -58,17 +67,8 @@ def _steps(figures: Figures) -> list[Row]:
     made: list[Row] = []
     for n, bar_ms in ((1, 6.0), (8, 9.0), (32, 26.0)):
         ms, floor_ms = _decode(figures, n, 319)
-        scale = max(1.0, floor_ms / _REFERENCE_MS[n])
-        made.append(
-            Row(
-                name=f"decode step alone, batch {n} at 320",
-                unit="ms",
-                measured=ms,
-                bar=bar_ms * scale,
-                floor=floor_ms,
-                note=f"bar {bar_ms:g} ms x {scale:.2f} for this machine's floor",
-            )
-        )
+        name = f"decode step alone, batch {n} at 320"
+        made.append(_scaled(name, ms, bar_ms, floor_ms / _REFERENCE_MS[n], floor_ms))
     made.append(
         Row(
             name="prefill, packed 8 x 256, of the product rate",
@@ -86,18 +86,8 @@ def _solo(figures: Figures) -> list[Row | None]:
     made: list[Row | None] = []
     for at, bar_ms in ((64, 6.8), (2048, 9.0)):
         floor_ms = _decode(figures, 1, at)[1]
-        scale = max(1.0, floor_ms / _REFERENCE_MS[at])
-        tpot = figures[f"tpot_{at}_ms"]
-        made.append(
-            Row(
-                name=f"TPOT, one stream, context {at}",
-                unit="ms",
-                measured=tpot,
-                bar=bar_ms * scale,
-                floor=floor_ms,
-                note=f"bar {bar_ms:g} ms x {scale:.2f} for this machine's floor",
-            )
-        )
+        tpot, name = figures[f"tpot_{at}_ms"], f"TPOT, one stream, context {at}"
+        made.append(_scaled(name, tpot, bar_ms, floor_ms / _REFERENCE_MS[at], floor_ms))
         made.append(
             _against(
                 figures,
@@ -148,28 +138,12 @@ def _at_once(figures: Figures) -> list[Row | None]:
                     floor=_ceiling(figures, n),
                 )
             )
-    step_ms = _decode(figures, 8, 319)[1]
+    of_8, of_32 = (_decode(figures, n, 319)[1] / _REFERENCE_MS[n] for n in (8, 32))
     for kind in ("colocated", "split"):
-        scale = max(1.0, step_ms / _REFERENCE_MS[8])
-        made.append(
-            Row(
-                name=f"8 at once, {kind}: p99 ITL",
-                unit="ms",
-                measured=figures[f"{kind}_p99_itl_ms_8"],
-                bar=21 * scale,
-                note=f"bar 21 ms x {scale:.2f} for this machine's floor",
-            )
-        )
-    scale = max(1.0, _decode(figures, 32, 319)[1] / _REFERENCE_MS[32])
-    made.append(
-        Row(
-            name="32 at once, 1 x 1: p99 ITL",
-            unit="ms",
-            measured=figures["split_p99_itl_ms_32"],
-            bar=80 * scale,
-            note=f"bar 80 ms x {scale:.2f} for this machine's floor",
-        )
-    )
+        gap_ms = figures[f"{kind}_p99_itl_ms_8"]
+        made.append(_scaled(f"8 at once, {kind}: p99 ITL", gap_ms, 21.0, of_8))
+    gap_ms = figures["split_p99_itl_ms_32"]
+    made.append(_scaled("32 at once, 1 x 1: p99 ITL", gap_ms, 80.0, of_32))
     return made
 
 

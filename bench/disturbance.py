@@ -18,7 +18,7 @@ from bench.client import Outcome
 
 MAX_ITL_RATIO, MAX_SPREAD, MAX_TTFT_RATIO = 1.2, 1.3, 1.15
 MS = 1e3
-DECODE = "decode.worker"
+DECODE = "decode-0"
 
 
 @dataclass(frozen=True, slots=True)

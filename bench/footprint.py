@@ -56,7 +56,12 @@ def cpu_seconds(gateway: int) -> CpuSeconds:
                 control += _seconds(thread)
             else:
                 compute += _seconds(thread)
-    return CpuSeconds(_seconds(_PROC / str(gateway)), control, compute)
+    return CpuSeconds(process_seconds(gateway), control, compute)
+
+
+def process_seconds(pid: int) -> float:
+    """CPU time of one process, all its threads together."""
+    return _seconds(_PROC / str(pid))
 
 
 def memory_bytes(pid: int) -> dict[str, int]:

@@ -27,10 +27,11 @@ import torch
 from common.config import Quantization
 from common.engine.plan import Draw, PassPlan, Piece, pack
 from common.engine.runner import Runner
+from common.engine.sizing import kv_spec
 from common.ids import PageId, TransferId
 from common.kernels import ops
 from common.kv.cache import TORCH_DTYPES, KVCache
-from common.kv.layout import KVSpec, pages_for
+from common.kv.layout import pages_for
 from common.messages import SamplingParams
 from common.model.load import LoadedModel, load_model
 from common.model.spec import ModelSpec
@@ -108,13 +109,7 @@ class Bench:
         self.dtype = dtype
         self.quantization = quantization
         spec = loaded.spec
-        self.kv_spec = KVSpec(
-            n_layers=spec.n_layers,
-            n_kv_heads=spec.n_kv_heads,
-            head_dim=spec.head_dim,
-            page_tokens=PAGE_TOKENS,
-            dtype=dtype,
-        )
+        self.kv_spec = kv_spec(spec, dtype, PAGE_TOKENS)
         longest = max(pages_for(w.start + w.n_tokens, PAGE_TOKENS) * w.n_sequences for w in WORKS)
         self.n_pages = max(longest, POOL_BYTES // self.kv_spec.page_bytes)
         pages = np.zeros((self.n_pages, self.kv_spec.page_bytes), np.uint8)

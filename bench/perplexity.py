@@ -25,10 +25,11 @@ from torch import Tensor
 from common.config import Quantization
 from common.engine.plan import PassPlan, Piece, pack
 from common.engine.runner import Runner
+from common.engine.sizing import kv_spec
 from common.ids import PageId
 from common.kernels import ops
 from common.kv.cache import TORCH_DTYPES, KVCache
-from common.kv.layout import KVSpec, pages_for
+from common.kv.layout import pages_for
 from common.model.gguf_file import GgufFile
 from common.model.load import LoadedModel, load_model
 
@@ -66,13 +67,7 @@ class Scorer:
 
     def __init__(self, loaded: LoadedModel, dtype: str, n_tokens: int) -> None:
         spec = loaded.spec
-        kv = KVSpec(
-            n_layers=spec.n_layers,
-            n_kv_heads=spec.n_kv_heads,
-            head_dim=spec.head_dim,
-            page_tokens=PAGE_TOKENS,
-            dtype=dtype,
-        )
+        kv = kv_spec(spec, dtype, PAGE_TOKENS)
         n_pages = pages_for(n_tokens, PAGE_TOKENS)
         self.pages = [PageId(page) for page in range(n_pages)]
         self.model = loaded.model

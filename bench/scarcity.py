@@ -25,7 +25,8 @@ from bench.arrivals import Arrivals
 from bench.client import Request, Target
 from bench.load import run
 from bench.server import Server, running
-from common.kv.layout import KVSpec, pages_for
+from common.engine.sizing import kv_spec
+from common.kv.layout import pages_for
 from common.model.load import read_spec
 
 BAR = 0.8  # of the throughput with all the pages
@@ -68,13 +69,7 @@ class Figures:
 def flags(model: Path, work: Work, dtype: str, n_pages: int, n_host_pages: int) -> list[str]:
     """Colocated, so that there is one pool; no prefixes are kept, so that nothing is found."""
     spec = read_spec(model)
-    kv = KVSpec(
-        n_layers=spec.n_layers,
-        n_kv_heads=spec.n_kv_heads,
-        head_dim=spec.head_dim,
-        page_tokens=PAGE_TOKENS,
-        dtype=dtype,
-    )
+    kv = kv_spec(spec, dtype, PAGE_TOKENS)
     page_bytes = kv.page_bytes + GENERATION_BYTES
     return [
         *("--model", str(model), "--served-model-name", _MODEL, "--dtype", dtype),

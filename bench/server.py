@@ -17,11 +17,12 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from bench.footprint import process_seconds, workers
+
 START_S = 120.0
 STOP_S = 30.0
 _TAIL_CHARS = 2000
 _PROC = Path("/proc")
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +39,10 @@ class Server:
                 os.sched_setaffinity(int(thread.name), cpus)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Used so far, by process: "gateway", "prefill.worker", "decode.worker", and "client" for
-        this one. Of several workers of a role, the last."""
-        pids = {"client": os.getpid(), "gateway": self.pid, **self._workers()}
-        return {name: _cpu_seconds(pid) for name, pid in pids.items()}
-
-    def _workers(self) -> dict[str, int]:
-        children = _PROC / str(self.pid) / "task" / str(self.pid) / "children"
-        found: dict[str, int] = {}
-        for pid in map(int, children.read_text().split()):
-            command = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace")
-            for role in ("prefill", "decode"):
-                if f"{role}.worker" in command:
-                    found[f"{role}.worker"] = pid
-        return found
+        """Used so far, by process: "gateway", "prefill-0", "decode-0", ..., and "client" for this
+        one."""
+        pids = {"client": os.getpid(), "gateway": self.pid, **workers(self.pid)}
+        return {name: process_seconds(pid) for name, pid in pids.items()}
 
 
 @contextmanager
@@ -60,7 +51,7 @@ def running(flags: Sequence[str]) -> Iterator[Server]:
 
     Raises RuntimeError, with the end of its log, where it does not become ready.
     """
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-P", "-m", "launch.cli", "serve", *flags, "--port", str(port)]
     with tempfile.TemporaryDirectory() as home:
         log = Path(home) / "log"
@@ -70,20 +61,22 @@ def running(flags: Sequence[str]) -> Iterator[Server]:
             )
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait_until_ready(url, process, log)
+            if not wait_until(f"{url}/ready", process):
+                raise RuntimeError(f"the server is not ready:\n{log.read_text()[-_TAIL_CHARS:]}")
             yield Server(url, process.pid)
         finally:
             _stop(process)
 
 
-def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def wait_until(answers: str, process: "subprocess.Popen[bytes]") -> bool:
+    """Until that URL answers 200. False: the process has ended, or `START_S` have passed."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
-        with suppress(URLError, OSError), urlopen(f"{url}/ready", timeout=5) as answer:
+        with suppress(URLError, OSError), urlopen(answers, timeout=5) as answer:
             if answer.status == 200:
-                return
+                return True
         time.sleep(0.1)
-    raise RuntimeError(f"the server is not ready:\n{log.read_text()[-_TAIL_CHARS:]}")
+    return False
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
@@ -96,12 +89,7 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * _TICK_S

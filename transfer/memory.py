@@ -51,6 +51,8 @@ class SharedPages:
     Its owner raises the generations of pages, then calls `Fence`, then writes the pages.
     """
 
+    flag = "--kv-cache-memory-bytes"  # sets how much it is
+
     def __init__(self, n_pages: int, page_bytes: int) -> None:
         """All bytes are zero and resident. Raises SetupError where they are not to be had."""
         if n_pages < 1 or page_bytes < 1 or page_bytes % _ALIGN_BYTES:
@@ -58,7 +60,7 @@ class SharedPages:
         n_bytes = file_bytes(n_pages, page_bytes)
         available = available_bytes()
         if n_bytes > available:
-            raise _too_large(n_pages, page_bytes, available)
+            raise _too_large(n_pages, page_bytes, available, self.flag)
         self._fd = os.memfd_create("pages", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             allocate(self._fd, n_bytes)
@@ -67,7 +69,7 @@ class SharedPages:
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
         except (OSError, OverflowError) as error:
             os.close(self._fd)
-            raise _too_large(n_pages, page_bytes, available) from error
+            raise _too_large(n_pages, page_bytes, available, self.flag) from error
         self._pages, self._generations = views(mapping, n_pages, page_bytes)
 
     @property
@@ -138,10 +140,10 @@ class PeerPages(PageReader):
         self._generations = np.empty(0, np.uint64)
 
 
-def _too_large(n_pages: int, page_bytes: int, available: int) -> SetupError:
+def _too_large(n_pages: int, page_bytes: int, available: int, flag: str) -> SetupError:
     return SetupError(
         f"{n_pages} pages of {page_bytes} bytes need {file_bytes(n_pages, page_bytes)} bytes of "
-        f"memory and {available} are available: lower --kv-cache-memory-bytes"
+        f"memory and {available} are available: lower {flag}"
     )
 
 

@@ -49,18 +49,23 @@ class Sizes:
         )
 
 
+def kv_spec(model: ModelSpec, dtype: str, page_tokens: int) -> KVSpec:
+    """What a token of that model leaves behind."""
+    return KVSpec(
+        n_layers=model.n_layers,
+        n_kv_heads=model.n_kv_heads,
+        head_dim=model.head_dim,
+        page_tokens=page_tokens,
+        dtype=dtype,
+    )
+
+
 def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
     """Raises SetupError, with both numbers, where one sequence of the full length does not fit."""
     dtype = model.native_dtype if config.dtype == "auto" else config.dtype
     if dtype not in DTYPE_BYTES:
         raise SetupError(f"dtype {dtype} is not one of {', '.join(DTYPE_BYTES)}: set --dtype")
-    kv = KVSpec(
-        n_layers=model.n_layers,
-        n_kv_heads=model.n_kv_heads,
-        head_dim=model.head_dim,
-        page_tokens=config.block_size,
-        dtype=dtype,
-    )
+    kv = kv_spec(model, dtype, config.block_size)
     max_model_len = config.max_model_len or model.context_tokens
     if max_model_len > model.context_tokens:
         raise SetupError(

@@ -6,8 +6,6 @@ takes half a core and half of the memory's speed at most from the passes that ru
 not choose what is moved, or when.
 """
 
-import fcntl
-import os
 import select
 import threading
 import time
@@ -16,16 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from common.errors import InvariantBroken, SetupError
-from common.huge_pages import allocate, map_file
 from common.ids import HostId, InstanceId
 from common.messages import RegionKey
 from transfer.api import Copy, Region, Ticket
-from transfer.available import available_bytes
 from transfer.inbox import Inbox
-from transfer.memory import SEALS, PageReader, file_bytes, views
+from transfer.memory import PageReader, SharedPages
 from transfer.plan import runs, windows
 from transfer.tickets import Pull, Reason, Tickets
 from transfer.transport import PageTransport
@@ -34,47 +28,10 @@ _PIECE_BYTES = 2**20  # copied between two looks at cancellations and other pull
 _HERE = "here"  # a door that leads nowhere else
 
 
-class HostPages:
-    """A region of host memory, in huge pages as far as can be. Taken at once, or not at all."""
+class HostPages(SharedPages):
+    """A region of host memory."""
 
-    def __init__(self, n_pages: int, page_bytes: int) -> None:
-        """All bytes are zero. Raises SetupError where they are not to be had."""
-        if n_pages < 1 or page_bytes < 1:
-            raise InvariantBroken(f"{n_pages} pages of {page_bytes} bytes")
-        n_bytes, available = file_bytes(n_pages, page_bytes), available_bytes()
-        if n_bytes > available:
-            raise _too_large(n_bytes, available)
-        self._fd = os.memfd_create("host-pages", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            allocate(self._fd, n_bytes)
-            mapping = map_file(self._fd, n_bytes, shared=True)
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
-        except (OSError, OverflowError) as error:
-            os.close(self._fd)
-            raise _too_large(n_bytes, available) from error
-        self._pages, self._generations = views(mapping, n_pages, page_bytes)
-
-    @property
-    def pages(self) -> NDArray[np.uint8]:
-        """[n_pages, page_bytes]; the base address never moves."""
-        return self._pages
-
-    @property
-    def generations(self) -> NDArray[np.uint64]:
-        """[n_pages]"""
-        return self._generations
-
-    @property
-    def fd(self) -> int | None:
-        return self._fd
-
-    def close(self) -> None:
-        """Give the memory back as soon as no array over it is left. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
-        self._pages = np.empty((0, 0), np.uint8)
-        self._generations = np.empty(0, np.uint64)
+    flag = "--kv-host-memory-bytes"
 
 
 class HostTier:
@@ -218,10 +175,3 @@ class _Copier:
             return False
         self._tickets.count(pulled_bytes=len(piece) * n)
         return True
-
-
-def _too_large(n_bytes: int, available: int) -> SetupError:
-    return SetupError(
-        f"{n_bytes} bytes of host memory for pages, and {available} are available: lower "
-        f"--kv-host-memory-bytes"
-    )

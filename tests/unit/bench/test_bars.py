@@ -1,6 +1,7 @@
 import pytest
 
 from bench.bars import Row, rows
+from bench.steps import WORKS
 
 
 def figures(**changed: float) -> dict[str, float]:
@@ -71,3 +72,8 @@ def test_without_a_peer_its_rows_are_left_out() -> None:
     names = [row.name for row in rows(alone)]
     assert not [name for name in names if name.startswith("TTFT") or "output tokens" in name]
     assert by_name(rows(alone), "TPOT, one stream, context 64").met
+
+
+def test_no_two_passes_that_are_measured_share_a_name() -> None:
+    labels = [work.label for work in WORKS]
+    assert len(set(labels)) == len(labels)

@@ -19,8 +19,8 @@ def made(before_s: float, during_s: float, *, alone_s: float = 1, loaded_s: floa
         during=((0.5, during_s), (1.0, during_s)),
         control=((0.5, during_s / 2), (1.0, during_s / 2)),
         burst_s=2.0,
-        cpu_before={"decode.worker": 0.5},  # in the 1 s since the first of two gaps
-        cpu={"decode.worker": 0.5},
+        cpu_before={"decode-0": 0.5},  # in the 1 s since the first of two gaps
+        cpu={"decode-0": 0.5},
         noise=1.1,
     )
 
