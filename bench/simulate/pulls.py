@@ -81,10 +81,10 @@ class Pulls:
         return draw.uniform(0.0, world.weather.slow_s)
 
     def _seconds(self, copying: _Copying) -> float:
-        costs, draw = self._world.shape.costs, self._world.random
+        draw = self._world.random
         if self._is_own(copying.owner):
             return draw.uniform(0.0001, 0.001)
-        return draw.uniform(0.0005, 0.01) if costs is None else costs.pull_s(len(copying.copies))
+        return draw.uniform(0.0005, 0.01)
 
     def _copy(self, copying: _Copying, remote: PageId, local: PageId) -> None:
         if copying.ticket not in self._running:

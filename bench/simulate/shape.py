@@ -7,8 +7,20 @@ from common.ids import Role
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one worker of a role is made of."""
+
+    n_pages: int
+    chunk_tokens: int
+    budget_tokens: int
+    max_num_seqs: int
+    costs: Costs | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Workers and their limits."""
+    """Workers and their limits. What decode workers have of their own is as prefill workers have
+    it, unless it is said."""
 
     prefills: int = 1
     decodes: int = 1
@@ -24,10 +36,35 @@ class Shape:
     credit_tokens: int = 65_536
     lost_after_s: float = 10.0  # of silence
     high_water: int = 10_000  # messages that may be on their way from one process to another
-    costs: Costs | None = None  # None: passes and pulls take random times
+    costs: Costs | None = None  # of timed runs; in the hunt for faults all times are random
+    decode_chunk_tokens: int | None = None
+    decode_budget_tokens: int | None = None
+    decode_max_num_seqs: int | None = None
+    decode_costs: Costs | None = None
+    message_s: float = 0.0002  # in timed runs: from one process to another
+    request_s: float = 0.0  # the same: from a client to the gateway's core, text made tokens
+    token_s: float = 0.0  # the same: from the gateway's core to a client
     far: bool = False  # one host each: pages of the dead, and across a cut, cannot be pulled
     rounding: bool = False  # each attempt draws tokens of its own, as it may in bf16
     same_address: bool = False  # a worker's next life listens where the last one did
+
+    def part(self, role: Role) -> Part:
+        """Of a prefill or a decode worker."""
+        if role is Role.PREFILL:
+            return Part(
+                n_pages=self.prefill_pages,
+                chunk_tokens=self.chunk_tokens,
+                budget_tokens=self.budget_tokens,
+                max_num_seqs=self.max_num_seqs,
+                costs=self.costs,
+            )
+        return Part(
+            n_pages=self.decode_pages,
+            chunk_tokens=self.decode_chunk_tokens or self.chunk_tokens,
+            budget_tokens=self.decode_budget_tokens or self.budget_tokens,
+            max_num_seqs=self.decode_max_num_seqs or self.max_num_seqs,
+            costs=self.decode_costs or self.costs,
+        )
 
     @property
     def max_model_len(self) -> int:

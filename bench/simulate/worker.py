@@ -8,6 +8,7 @@ from bench.simulate.device import CheckedPool, Device
 from bench.simulate.laws import check_queue, require
 from bench.simulate.process import Process, World
 from bench.simulate.pulls import Pulls, announce, host_memory_of
+from bench.simulate.shape import Shape
 from common.engine.events import (
     Action,
     Cancel,
@@ -53,9 +54,8 @@ class WorkerProcess(Process):
         """`address`: where it listens; None: at one of its own."""
         shape = world.shape
         instance = InstanceId(name)
-        n_pages = shape.prefill_pages if role is Role.PREFILL else shape.decode_pages
-        hello = _hello(world, role, instance, n_pages, address or name)
-        self.device = Device(n_pages, shape.page_tokens, rounding=shape.rounding)
+        hello = hello_of(shape, role, instance, address or name)
+        self.device = Device(shape.part(role).n_pages, shape.page_tokens, rounding=shape.rounding)
         world.devices[instance] = self.device
         self.pool = CheckedPool(self.device, world.meaning)
         self.host_pool, host_device = None, None
@@ -63,7 +63,7 @@ class WorkerProcess(Process):
             host_device = Device(shape.host_pages, shape.page_tokens)
             world.devices[host_memory_of(instance)] = host_device
             self.host_pool = PagePool(shape.host_pages, host_device.generations)
-        self.core = _core(world, hello, self.pool, self.host_pool)
+        self.core = core_of(shape, hello, self.pool, self.host_pool)
         self._pulls = Pulls(world, instance, self.device, host_device, self._pulled)
         self._unanswered: deque[Launch] = deque()
         super().__init__(world, hello, self.core)
@@ -116,9 +116,7 @@ class WorkerProcess(Process):
         world, plan = self.world, self._unanswered[0].plan
         world.rows += plan.n_rows
         self.device.begin(plan)
-        costs = world.shape.costs
-        seconds = world.random.uniform(0.001, 0.01) if costs is None else costs.pass_s(plan)
-        world.clock.at(seconds, self._end_pass)
+        world.clock.at(world.random.uniform(0.001, 0.01), self._end_pass)
 
     def _end_pass(self) -> None:
         if not self.alive:
@@ -138,8 +136,9 @@ class WorkerProcess(Process):
             self.post(final)
 
 
-def _hello(world: World, role: Role, instance: InstanceId, n_pages: int, address: str) -> Hello:
-    shape = world.shape
+def hello_of(shape: Shape, role: Role, instance: InstanceId, address: str) -> Hello:
+    """A worker's: its limits are those of its part of the shape."""
+    part = shape.part(role)
     host = HostId(instance if shape.far else "h")
     return Hello(
         protocol=PROTOCOL,
@@ -148,14 +147,14 @@ def _hello(world: World, role: Role, instance: InstanceId, n_pages: int, address
             name="m", fingerprint=FINGERPRINT, kv_dtype="int64", page_layout="1", kernel_path=""
         ),
         limits=Limits(
-            n_pages=n_pages,
+            n_pages=part.n_pages,
             page_tokens=shape.page_tokens,
             max_model_len=shape.max_model_len,
-            max_num_seqs=shape.max_num_seqs,
-            max_num_batched_tokens=shape.budget_tokens,
+            max_num_seqs=part.max_num_seqs,
+            max_num_batched_tokens=part.budget_tokens,
             max_waiting=shape.max_waiting,
         ),
-        pool=_region(instance, host, n_pages),
+        pool=_region(instance, host, part.n_pages),
     )
 
 
@@ -163,25 +162,27 @@ def _region(owner: InstanceId, host: HostId, n_pages: int) -> RegionKey:
     return RegionKey(owner=owner, host=host, region=0, n_pages=n_pages, page_bytes=4096, doors={})
 
 
-def _core(
-    world: World, hello: Hello, pool: CheckedPool, host_pool: PagePool | None
+def core_of(
+    shape: Shape, hello: Hello, pool: PagePool, host_pool: PagePool | None
 ) -> PrefillCore | DecodeCore:
-    shape, limits = world.shape, hello.limits
+    """What decides in the worker that says this hello."""
+    peer, limits = hello.peer, hello.limits
     assert limits is not None
-    if hello.peer.role is Role.PREFILL:
+    chunk_tokens = shape.part(peer.role).chunk_tokens
+    if peer.role is Role.PREFILL:
         options = PrefillOptions(
             fingerprint=FINGERPRINT,
-            chunk_tokens=shape.chunk_tokens,
+            chunk_tokens=chunk_tokens,
             enable_prefix_caching=shape.caching,
         )
         return PrefillCore(limits, pool, options)
     options = DecodeOptions(
         fingerprint=FINGERPRINT,
-        chunk_tokens=shape.chunk_tokens,
+        chunk_tokens=chunk_tokens,
         enable_prefix_caching=shape.caching,
     )
     host = None
     if host_pool is not None:
-        owner = host_memory_of(hello.peer.instance)
-        host = HostMemory(_region(owner, hello.peer.host, host_pool.n_pages), host_pool)
+        owner = host_memory_of(peer.instance)
+        host = HostMemory(_region(owner, peer.host, host_pool.n_pages), host_pool)
     return DecodeCore(limits, pool, options, host=host)

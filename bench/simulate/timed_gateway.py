@@ -1,0 +1,105 @@
+"""The gateway of a timed run, and the clients behind it, who note when their tokens come."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from bench.simulate.shape import Shape
+from bench.simulate.timed_process import Exchange, TimedProcess
+from bench.simulate.worker import FINGERPRINT
+from common.engine.events import Send
+from common.ids import HostId, InstanceId, Role, TransferId
+from common.kv.prefix import page_hashes
+from common.messages import PROTOCOL, Hello, Peer
+from common.params import SamplingParams
+from launch.gateway.attempts import GatewayOptions
+from launch.gateway.core import GatewayCore
+from launch.gateway.events import Delta, Rejected, Submit
+from launch.gateway.transfers import Generate, RequestId, Slo
+
+NAME = InstanceId("gateway")
+
+
+class Asked(Protocol):
+    """What a client asks for."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def ttft_s(self) -> float | None: ...
+    @property
+    def tpot_s(self) -> float | None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """When its tokens came, in seconds from its arrival."""
+
+    arrived: float
+    first_s: float | None = None
+    second_s: float | None = None
+    last_s: float | None = None
+    cached_tokens: int = 0
+    refused: bool = False
+
+    def take(self, delta: Delta, now: float) -> None:
+        came_s = now - self.arrived
+        if delta.index == 0:
+            self.first_s = came_s
+            self.cached_tokens = delta.cached_tokens or 0
+        if delta.index <= 1 < delta.index + len(delta.tokens):
+            self.second_s = came_s
+        if delta.finish is not None:
+            self.last_s = came_s
+
+
+class TimedGateway(TimedProcess):
+    """Text is made tokens and tokens text in a fixed time."""
+
+    def __init__(self, exchange: Exchange, shape: Shape, random: Random) -> None:
+        core = GatewayCore(
+            GatewayOptions(credit_tokens=shape.credit_tokens),
+            lambda: TransferId(f"t{random.getrandbits(64):016x}"),
+        )
+        peer = Peer(instance=NAME, role=Role.GATEWAY, host=HostId("h"), endpoints=(NAME,))
+        hello = Hello(protocol=PROTOCOL, peer=peer, model=None, limits=None, pool=None)
+        super().__init__(exchange, hello, core)
+        self._shape = shape
+        self.clients: dict[int, Client] = {}
+        self.n_over = 0
+
+    def ask(self, number: int, asked: Asked) -> None:
+        """A client has sent its request."""
+        self.clients[number] = Client(self._clock.now)
+        self._clock.at(self._shape.request_s, lambda: self._submit(number, asked))
+
+    def _submit(self, number: int, asked: Asked) -> None:
+        shape = self._shape
+        hashes = ()
+        if shape.caching:
+            hashes = page_hashes(asked.prompt, shape.page_tokens, fingerprint=FINGERPRINT, salt="")
+        request = Generate(
+            request=RequestId(str(number)),
+            prompt=asked.prompt,
+            n=1,
+            params=SamplingParams(max_tokens=asked.output_tokens, seed=0, temperature=0.0),
+            hashes=hashes,
+            slo=Slo(ttft_s=asked.ttft_s, tpot_s=asked.tpot_s),
+        )
+        self.hear(Submit(request))
+
+    def act(self, action: Any) -> None:  # noqa: ANN401
+        match action:
+            case Send(to, message):
+                self.send(to, message)
+            case Delta(request=request):
+                client = self.clients[int(request)]
+                client.take(action, self._clock.now + self._shape.token_s)
+                self.n_over += action.finish is not None
+            case Rejected(request):
+                self.clients[int(request)].refused = True
+                self.n_over += 1
+            case _:
+                pass

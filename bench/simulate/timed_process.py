@@ -1,0 +1,190 @@
+"""The processes of a timed run: real cores, one for each, that hear each other after a while.
+
+Nothing goes wrong here: no message is lost, no pass raises, nobody dies. So there are no links to
+be made and nothing to be checked after each step, and a device only takes time: what it would
+compute is no matter. `bench.simulate.process` and its like are for what goes wrong.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from bench.simulate.clock import Clock
+from bench.simulate.costs import Costs
+from bench.simulate.shape import Shape
+from bench.simulate.worker import core_of, hello_of
+from common.engine.events import (
+    Action,
+    Cancel,
+    Connect,
+    Launch,
+    Note,
+    PeerUp,
+    Pull,
+    Received,
+    Send,
+    Spill,
+    StepDone,
+    TicketFinal,
+)
+from common.engine.plan import Drawn, PassResult
+from common.ids import InstanceId, Role
+from common.kv.pages import PagePool
+from common.messages import AnyMessage, Hello, Snapshot
+
+TOKEN = Drawn(token=1)  # what every device draws
+
+
+class Decided(Protocol):
+    """What cores answer with."""
+
+    @property
+    def actions(self) -> Sequence[Any]: ...
+
+    @property
+    def wake_at(self) -> float | None: ...
+
+
+class Core(Protocol):
+    def step(self, now: float, events: Sequence[Any]) -> Decided: ...
+
+
+@dataclass(eq=False)
+class Exchange:
+    """Who is there. Messages arrive in order, `message_s` after they were sent."""
+
+    clock: Clock
+    message_s: float
+    processes: "dict[InstanceId, TimedProcess]" = field(
+        default_factory=dict[InstanceId, "TimedProcess"]
+    )
+
+    def join(self, process: "TimedProcess") -> None:
+        self.processes[process.hello.peer.instance] = process
+
+    def send(self, sender: InstanceId, to: InstanceId, message: AnyMessage) -> None:
+        other = self.processes[to]
+        self.clock.at(self.message_s, lambda: other.hear(Received(sender, message)))
+
+    def introduce(self, one: "TimedProcess", other: InstanceId) -> None:
+        """Both are up for each other: a hello there, a welcome back."""
+        peer = self.processes[other]
+        self.clock.at(self.message_s, lambda: peer.hear(PeerUp(one.hello)))
+        self.clock.at(2 * self.message_s, lambda: one.hear(PeerUp(peer.hello)))
+
+
+class TimedProcess:
+    """A core, called as soon as something has come or it wants to be. It takes no time."""
+
+    def __init__(self, exchange: Exchange, hello: Hello, core: Core) -> None:
+        self.hello = hello
+        self.instance = hello.peer.instance
+        self._exchange = exchange
+        self._clock = exchange.clock
+        self._core = core
+        self._come: list[Any] = []
+        self._wakes_at = np.inf  # the next timer's; those before it have rung
+        exchange.join(self)
+
+    def hear(self, event: Any) -> None:  # noqa: ANN401  each kind of core has its own
+        """Whatever else happens at this moment is heard together with it."""
+        if not self._come:
+            self._clock.at(0.0, self._turn)
+        self._come.append(event)
+
+    def act(self, action: Any) -> None:  # noqa: ANN401
+        raise NotImplementedError
+
+    def send(self, to: InstanceId, message: AnyMessage) -> None:
+        self._exchange.send(self.instance, to, message)
+
+    def meet(self, other: InstanceId) -> None:
+        self._exchange.introduce(self, other)
+
+    def _turn(self) -> None:
+        events, self._come = self._come, []
+        decision = self._core.step(self._clock.now, events)
+        for action in decision.actions:
+            self.act(action)
+        wake_at = decision.wake_at
+        if wake_at is not None and wake_at < self._wakes_at:
+            self._wakes_at = wake_at
+            self._clock.at(wake_at - self._clock.now, lambda: self._ring(wake_at))
+
+    def _ring(self, at: float) -> None:
+        if at == self._wakes_at:  # else an earlier one was asked for since, and has rung
+            self._wakes_at = np.inf
+            if not self._come:
+                self._turn()
+
+
+class TimedWorker(TimedProcess):
+    """A worker of either role, its device and its pulls."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        shape: Shape,
+        role: Role,
+        name: str,
+        reported: Callable[[float, Snapshot], object],
+    ) -> None:
+        """`reported`: told of each snapshot that it sends."""
+        part = shape.part(role)
+        if part.costs is None:
+            raise ValueError("a timed run needs costs")
+        hello = hello_of(shape, role, InstanceId(name), name)
+        pool, host_pool = _pool(part.n_pages), None
+        if role is Role.DECODE and shape.host_pages:
+            host_pool = _pool(shape.host_pages)
+        super().__init__(exchange, hello, core_of(shape, hello, pool, host_pool))
+        self._costs: Costs = part.costs
+        self._reported = reported
+        self._launched: deque[Launch] = deque()
+        self._link_free_at = 0.0
+
+    def act(self, action: Action) -> None:
+        match action:
+            case Send(to, message):
+                if isinstance(message, Snapshot):
+                    self._reported(self._clock.now, message)
+                self.send(to, message)
+            case Launch():
+                self._launched.append(action)
+                if len(self._launched) == 1:
+                    self._compute(action)
+            case Pull() | Spill():
+                self._copy(action)
+            case Connect(peer):
+                self.meet(peer.instance)
+            case Note() | Cancel():  # a ticket is final when it would have been
+                pass
+
+    def _compute(self, launch: Launch) -> None:
+        """Passes are computed in order."""
+        seconds = self._costs.pass_s(launch.plan)
+        drawn = (TOKEN,) * len(launch.plan.draws)
+        done = StepDone(launch.step, PassResult(drawn=drawn, seconds=seconds))
+        self._clock.at(seconds, lambda: self._computed(done))
+
+    def _computed(self, done: StepDone) -> None:
+        self._launched.popleft()
+        self.hear(done)
+        if self._launched:
+            self._compute(self._launched[0])
+
+    def _copy(self, action: Pull | Spill) -> None:
+        """One after the other: what is copied at the same time shares the link."""
+        now, transfer = self._clock.now, self._costs.transfer
+        self._link_free_at = max(now, self._link_free_at)
+        self._link_free_at += len(action.copies) * self._costs.page_bytes / transfer.bytes_per_s
+        final = TicketFinal(action.ticket, ok=True)
+        at = self._link_free_at + transfer.latency_s
+        self._clock.at(at - now, lambda: self.hear(final))
+
+
+def _pool(n_pages: int) -> PagePool:
+    return PagePool(n_pages, np.zeros(n_pages, np.uint64))
