@@ -19,7 +19,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from common.ids import InstanceId, Role
-from common.messages import Metrics, Snapshot
+from common.messages import Hello, Metrics, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHORT_INSTANCE = 8
@@ -60,6 +60,10 @@ _TOKEN_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 _SAMPLES = (1, 2, 5, 10, 20, 50, 100, 128)
 _WORKER_LABELS = ("role", "instance")
+_CONFIG_LABELS = (
+    *("block_size", "num_gpu_blocks", "block_bytes", "cache_dtype"),
+    *("max_num_seqs", "max_num_batched_tokens"),
+)
 
 
 class _Worker(NamedTuple):
@@ -77,6 +81,7 @@ class _WorkerCollector(Collector):
     def __init__(self) -> None:
         self.values: dict[_Worker, dict[str, float]] = {}
         self.snapshots: dict[_Worker, Snapshot] = {}
+        self.configs: dict[_Worker, tuple[str, ...]] = {}  # values of `_CONFIG_LABELS`
 
     def collect(self) -> Iterator[Metric]:
         for name, help_text in WORKER_COUNTERS.items():
@@ -90,6 +95,14 @@ class _WorkerCollector(Collector):
                 gauge.add_metric(labels, value)
             yield gauge
         yield from self._loads()
+        config = GaugeMetricFamily(
+            "baton:cache_config_info",
+            "What a worker's pages and passes are",
+            labels=(*_WORKER_LABELS, *_CONFIG_LABELS),
+        )
+        for worker, values in self.configs.items():
+            config.add_metric((*worker.labels, *values), 1)
+        yield config
 
     def _told(self, name: str) -> Iterator[tuple[tuple[str, str], float]]:
         for worker, values in self.values.items():
@@ -210,6 +223,16 @@ class GatewayMetrics:
 
     # --- workers -----------------------------------------------------------------------------
 
+    def joined(self, hello: Hello) -> None:
+        """A worker is there: what it said of itself."""
+        limits, model, pool = hello.limits, hello.model, hello.pool
+        if limits is None or model is None or pool is None:
+            return
+        self._workers.configs[_Worker(hello.peer.role, hello.peer.instance)] = (
+            *(str(limits.page_tokens), str(limits.n_pages), str(pool.page_bytes), model.kv_dtype),
+            *(str(limits.max_num_seqs), str(limits.max_num_batched_tokens)),
+        )
+
     def snapshot(self, role: Role, instance: InstanceId, snapshot: Snapshot) -> None:
         """A worker told its load."""
         self._workers.snapshots[_Worker(role, instance)] = snapshot
@@ -224,7 +247,8 @@ class GatewayMetrics:
 
     def forget(self, instance: InstanceId) -> None:
         """A worker is gone. Idempotent."""
-        for table in (self._workers.values, self._workers.snapshots):
+        workers = self._workers
+        for table in (workers.values, workers.snapshots, workers.configs):
             for worker in [w for w in table if w.instance == instance]:
                 del table[worker]
 

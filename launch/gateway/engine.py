@@ -251,7 +251,8 @@ class Engine:
             case Received(sender, Snapshot() as told) if sender in self._core.fleet:
                 role = self._core.fleet.hello(sender).peer.role
                 self._metrics.snapshot(role, sender, told)
-            case PeerUp():
+            case PeerUp(hello):
+                self._metrics.joined(hello)
                 self._changed.set()
             case PeerDown(instance):
                 self._metrics.forget(instance)

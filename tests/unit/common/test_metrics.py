@@ -2,8 +2,17 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from common.ids import InstanceId, Role
-from common.messages import Metrics, Snapshot
+from common.ids import HostId, InstanceId, Role
+from common.messages import (
+    PROTOCOL,
+    Hello,
+    Limits,
+    Metrics,
+    ModelIdentity,
+    Peer,
+    RegionKey,
+    Snapshot,
+)
 from common.metrics import WORKER_COUNTERS, WORKER_GAUGES, GatewayMetrics
 
 D = InstanceId("d" * 32)
@@ -17,6 +26,24 @@ SNAPSHOT = Snapshot(
     queued_tokens=0,
     step_s=0.0,
     tokens_per_s=0.0,
+)
+
+
+HELLO = Hello(
+    protocol=PROTOCOL,
+    peer=Peer(instance=D, role=Role.DECODE, host=HostId("h"), endpoints=()),
+    model=ModelIdentity(
+        name="m", fingerprint="f", kv_dtype="bfloat16", page_layout="1", kernel_path=""
+    ),
+    limits=Limits(
+        n_pages=10,
+        page_tokens=16,
+        max_model_len=100,
+        max_num_seqs=64,
+        max_num_batched_tokens=512,
+        max_waiting=1,
+    ),
+    pool=RegionKey(owner=D, host=HostId("h"), region=0, n_pages=10, page_bytes=4096, doors={}),
 )
 
 
@@ -54,12 +81,15 @@ def test_workers_are_told_apart_and_forgotten() -> None:
     values = (("kv_pulls_total", 3.0), ("process_resident_memory_bytes", 2.0), ("unheard", 1.0))
     metrics.metrics(Role.DECODE, D, Metrics(values=values))
     metrics.snapshot(Role.DECODE, D, SNAPSHOT)
+    metrics.joined(HELLO)
     seen = scraped(metrics)
     assert seen["baton:kv_pulls_total", "d" * 8, "decode"] == 3
     assert seen["baton:process_resident_memory_bytes", "d" * 8, "decode"] == 2
     assert seen["baton:num_requests_running", "d" * 8, "decode"] == 3
     assert seen["baton:num_requests_waiting", "d" * 8, "decode"] == 2
     assert seen["baton:kv_cache_usage_perc", "d" * 8, "decode"] == 0.6
+    config = ("4096", "16", "bfloat16", "d" * 8, "512", "64", "10", "decode")
+    assert seen["baton:cache_config_info", *config] == 1
     assert not [key for key in seen if "unheard" in key[0]]
     metrics.forget(D)
     assert not [key for key in scraped(metrics) if "d" * 8 in key]
