@@ -21,9 +21,9 @@ from common.engine.events import (
     StepFailed,
     TicketFinal,
 )
+from common.engine.lengths import Lengths
 from common.engine.reports import Load, Peers, Pulse, Snapshots
-from common.errors import InvariantBroken
-from common.ids import InstanceId, PageId, Role, TicketId
+from common.ids import InstanceId, Role, TicketId
 from common.kv.host import HostMemory
 from common.kv.pages import PagePool
 from common.messages import (
@@ -43,7 +43,7 @@ from common.messages import (
     TokensAck,
 )
 from decode.compute import Compute, DecodeOptions
-from decode.forecast import Foresight, Lengths
+from decode.forecast import Foresight
 from decode.holds import Holds
 from decode.intake import Intake
 from decode.outgoing import Outgoing, line
@@ -377,17 +377,16 @@ class DecodeCore:
 
     def check(self) -> None:
         """Raise InvariantBroken unless the laws hold. O(pages + samples): for tests."""
-        self._pool.check()
-        known = [0] * self._pool.n_pages
-        for transfer in self._transfers.all:
-            for pages in (transfer.pages, *(s.table.pages for s in transfer.samples)):
-                for page in pages:
-                    known[page] += 1
-        held = [self._pool.refcount(PageId(page)) for page in range(self._pool.n_pages)]
-        if held != known:
-            raise InvariantBroken(f"pages are held {held} times, {known} times are known")
+        transfers = self._transfers.all
+        samples = [sample for transfer in transfers for sample in transfer.samples]
+        self._pool.check_holds(
+            [
+                *(page for transfer in transfers for page in transfer.pages),
+                *(page for sample in samples for page in sample.table.pages),
+            ]
+        )
         self._holds.check()
         self._intake.check()
-        self._holds.spills.check(s for t in self._transfers.all for s in t.samples)
-        self._steps.check(s for t in self._transfers.all for s in t.samples)
-        self._outgoing.check(self._transfers.all)
+        self._holds.spills.check(samples)
+        self._steps.check(samples)
+        self._outgoing.check(transfers)

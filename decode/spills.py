@@ -162,14 +162,7 @@ class Spills:
             raise InvariantBroken("a sequence waits for a copy that nobody makes")
         if self._host is None:
             return
-        pool = self._host.pool
-        pool.check()
-        known = [0] * pool.n_pages
-        for page in (page for s in spilled for page in s.pages):
-            known[page] += 1
-        held = [pool.refcount(PageId(page)) for page in range(pool.n_pages)]
-        if held != known:
-            raise InvariantBroken(f"host pages are held {held} times, {known} times are known")
+        self._host.pool.check_holds(page for one in spilled for page in one.pages)
 
 
 def _copies(

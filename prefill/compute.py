@@ -4,11 +4,9 @@ Owns every hold that a prompt has on its own pages; leases have theirs (`prefill
 nothing and tells nobody.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from common.engine.plan import Draw, Drawn, PassPlan, PassResult, Piece, ScorePrompt, pack
-from common.errors import InvariantBroken
 from common.ids import PageHash, PageId, StepId, TicketId, TransferId
 from common.kv.layout import pages_for
 from common.kv.pages import PagePool
@@ -213,12 +211,3 @@ def _first_draws(prompt: Prompt, row: int) -> list[Draw]:
         )
         for resume in request.samples
     ]
-
-
-def check_holds(pool: PagePool, holds: Iterable[PageId]) -> None:
-    """Raise InvariantBroken unless every held page has exactly the holders that are known."""
-    pool.check()
-    known = Counter(holds)
-    for page in map(PageId, range(pool.n_pages)):
-        if pool.refcount(page) != known[page]:
-            raise InvariantBroken(f"page {page}: {pool.refcount(page)} holds, {known[page]} known")

@@ -13,7 +13,7 @@ from common.errors import InvariantBroken
 from common.ids import InstanceId, TransferId
 from common.messages import Accept, AnyMessage, Gone, Listed
 from common.messages import Phase as WirePhase
-from prefill.compute import Compute, check_holds
+from prefill.compute import Compute
 from prefill.handoff import Key, Leases
 from prefill.outgoing import failed, first_tokens, handoff, pages_ready
 from prefill.scheduler import order
@@ -216,4 +216,4 @@ class Transfers:
         if len(wanted) != self._compute.pool.n_wants:
             raise InvariantBroken(f"{len(wanted)} pages wanted, not {self._compute.pool.n_wants}")
         own = (page for prompt in self.queue for page in prompt.pages)
-        check_holds(self._compute.pool, [*own, *self._leases.held_pages()])
+        self._compute.pool.check_holds([*own, *self._leases.held_pages()])

@@ -10,13 +10,14 @@ it replays exactly. The last line is JSON.
 import argparse
 import json
 import os
+import struct
 import sys
 import time
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
@@ -58,14 +59,20 @@ class Recorder:
     """Follows a life: its digest, and where it was when something broke."""
 
     digest: int = 0
-    where: str = "as it began"
-    lines: list[str] = field(default_factory=list[str])
+    _last: tuple[int, str, float] | None = None  # step, of whom, at which second
 
     def watch(self, process: Process, events: Sequence[Any], actions: Sequence[Any]) -> None:
-        now = process.world.clock.now
-        self.where = f"after step {process.world.n_steps}, of {process.instance} at {now:.6f} s"
-        step = f"{now:.9f} {process.instance} {len(events)} {len(actions)}"
-        self.digest = zlib.crc32(step.encode(), self.digest)
+        now, instance = process.world.clock.now, process.instance
+        self._last = (process.world.n_steps, instance, now)
+        step = struct.pack("<dII", now, len(events), len(actions)) + instance.encode()
+        self.digest = zlib.crc32(step, self.digest)
+
+    @property
+    def where(self) -> str:
+        if self._last is None:
+            return "as it began"
+        step, instance, now = self._last
+        return f"after step {step}, of {instance} at {now:.6f} s"
 
 
 def trace(process: Process, events: Sequence[Any], actions: Sequence[Any]) -> None:

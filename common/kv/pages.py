@@ -264,26 +264,38 @@ class PagePool:
 
     def check(self) -> None:
         """Raise InvariantBroken unless the laws hold. O(n_pages): for tests and idle moments."""
-        free = set(self._free)
-        held = {p for p in range(self.n_pages) if self._refcounts[p] or p in self._fences}
-        cached = {*self._cached, *self._wanted}
-        places = len(self._free) + len(held) + self.n_cached
-        _require(places == self.n_pages, f"{self.n_pages} pages are in {places} places")
-        _require(free | held | cached == set(range(self.n_pages)), "a page is lost")
+        hashes, index, wants = self._hashes, self._index, self._wants
+        of = hashes.__getitem__
+        held = [p for p, n in enumerate(self._refcounts) if n or p in self._fences]
+        places = sorted([*self._free, *self._cached, *self._wanted, *held])
+        _require(places == list(range(self.n_pages)), "a page is lost, or in two places")
         _require(min(self._refcounts, default=0) >= 0, "a refcount is negative")
-        _require(all(self._hashes[p] for p in cached), "a cached page is not published")
-        _require(self._wants.keys().isdisjoint(self._hashes[p] for p in self._cached), "wanted")
-        _require({self._hashes[p] for p in self._wanted} <= self._wants.keys(), "not wanted")
-        _require(not any(self._hashes[p] for p in free), "a free page is published")
-        by_page = {p: h for p, h in enumerate(self._hashes) if h is not None}
-        by_hash = {page_hash: page for page, page_hash in by_page.items()}
-        _require(by_hash == self._index, "index and pages' hashes differ")
-        pairs = {(page, fence) for page, fences in self._fences.items() for fence in fences}
-        mirror = {(page, fence) for fence, pages in self._fenced.items() for page in pages}
-        _require(pairs == mirror, "fences and fenced pages differ")
-        _require(len(by_page) == len(self._index), "two pages stand under one hash")
-        _require(self._stored.keys() <= self._index.keys(), "a stored hash is not found")
-        _require(not self._removed.keys() & self._index.keys(), "a removed hash is found")
+        cached, wanted = set(map(of, self._cached)), set(map(of, self._wanted))
+        _require(None not in cached and None not in wanted, "a cached page is not published")
+        _require(wants.keys().isdisjoint(cached), "a page that is wanted is among the others")
+        _require(wanted <= wants.keys(), "a page that nobody wants is among the wanted")
+        _require(not any(map(of, self._free)), "a free page is published")
+        by_hash = dict(zip(hashes, range(self.n_pages), strict=True))
+        by_hash.pop(None, None)
+        _require(by_hash == index, "index and pages' hashes differ")
+        n_named = self.n_pages - hashes.count(None)
+        _require(n_named == len(index), "two pages stand under one hash")
+        _require(self._stored.keys() <= index.keys(), "a stored hash is not found")
+        _require(self._removed.keys().isdisjoint(index), "a removed hash is found")
+        if self._fences or self._fenced:
+            pairs = {(page, fence) for page, fences in self._fences.items() for fence in fences}
+            mirror = {(page, fence) for fence, pages in self._fenced.items() for page in pages}
+            _require(pairs == mirror, "fences and fenced pages differ")
+
+    def check_holds(self, holds: Iterable[PageId]) -> None:
+        """Raise InvariantBroken unless the laws hold and each page is held as often as it is in
+        `holds`."""
+        self.check()
+        known = [0] * self.n_pages
+        for page in holds:
+            known[page] += 1
+        if known != self._refcounts:
+            raise InvariantBroken(f"pages are held {self._refcounts} times, {known} are known")
 
 
 def _require(holds: bool, what: str) -> None:  # noqa: FBT001  reads as a sentence

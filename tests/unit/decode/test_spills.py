@@ -198,7 +198,7 @@ def test_host_pages_that_nobody_has_are_found_by_the_check() -> None:
     bench, _ = spilling()
     assert bench.host is not None
     bench.host.pool.take(1)
-    with pytest.raises(InvariantBroken, match="host pages are held"):
+    with pytest.raises(InvariantBroken, match="pages are held"):
         bench.core.check()
 
 
