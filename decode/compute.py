@@ -7,6 +7,7 @@ and tells nobody but the request log.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from common.engine.pace import Pace
 from common.engine.plan import Drawn, PassResult
 from common.ids import InstanceId, PageId, StepId
 from common.kv.layout import pages_for
@@ -16,7 +17,6 @@ from common.stopping import token_rules
 from decode.forecast import Foresight
 from decode.holds import Holds
 from decode.lateness import IDLE, Load, prompts_s, too_late
-from decode.pace import Pace
 from decode.passes import Pass, Row, build
 from decode.scheduler import (
     Budget,

@@ -1,16 +1,13 @@
 """How long sequences will go on, and what the pool must hold at most until they have ended.
 
 Must read no record of a request: numbers in, numbers out. This is the "past-future" scheduler of
-LightLLM (Gong et al., 2025, arXiv 2507.10150): lengths come from those that ended lately,
-conditional on what a sequence has said already, and memory peaks when one of the batch ends. Three
-things differ. A sequence that `max_tokens` cut off says only that it was as long as that, so the
-distribution is the product-limit estimate (Kaplan and Meier, 1958). And nothing is drawn: each
-sequence keeps a rank among its like, so that the same events give the same forecast. And what is
-kept free for bad luck is not a fixed share of the pool, but what a batch of that size calls for.
+LightLLM (Gong et al., 2025, arXiv 2507.10150): lengths come from those that ended lately
+(`common.engine.lengths`), and memory peaks when one of the batch ends. Two things differ. Nothing
+is drawn: each sequence keeps a rank among its like, so that the same events give the same forecast.
+And what is kept free for bad luck is not a fixed share of the pool, but what a batch of that size
+calls for.
 """
 
-from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,7 +16,6 @@ import numpy as np
 
 from common.kv.layout import pages_for
 
-WINDOW = 512  # sequences that are remembered
 MEDIAN = 0.5
 GOLDEN_RATIO = 0.6180339887498949
 
@@ -73,55 +69,6 @@ class SaysAll:
 
 
 SAYS_ALL = SaysAll()
-
-
-class Lengths:
-    """Output lengths of one worker's sequences, learnt as they end.
-
-    One that never ends is always among them: before anything is known, and beyond the longest
-    that was seen, a sequence is expected to say all it may.
-    """
-
-    deviations = 1.75  # the least at which preemption is rare: `bench.simulate.admission`
-
-    def __init__(self, window: int = WINDOW) -> None:
-        self._ends: deque[tuple[int, bool]] = deque(maxlen=window)
-        self._curve: tuple[list[int], list[float]] = ([], [])
-        self._is_current = True
-
-    def ended(self, n_said: int, *, cut: bool) -> None:
-        self._ends.append((n_said, cut))
-        self._is_current = False
-
-    def go_on(self, n_said: Sequence[int]) -> None:
-        """Without them, those of a batch that ended first would make all look short."""
-        if not self._is_current:
-            self._curve = _survival([*self._ends, *((n, True) for n in n_said)])
-            self._is_current = True
-
-    def predict(self, n_said: int, most: int, rank: float) -> int:
-        lengths, over = self._curve
-        after = bisect_right(lengths, n_said)
-        alive = 1.0 - over[after - 1] if after else 1.0
-        at = bisect_left(over, 1.0 - alive * (1.0 - rank), lo=after)
-        return min(lengths[at], most) if at < len(lengths) else most
-
-
-def _survival(ends: Sequence[tuple[int, bool]]) -> tuple[list[int], list[float]]:
-    """Lengths at which some ended, ascending, and the share that is over by then."""
-    lengths: list[int] = []
-    over: list[float] = []
-    alive, at_risk = 1.0, len(ends) + 1
-    for length, cut in sorted(ends):  # of one length, those that ended come first
-        if not cut:
-            alive *= 1 - 1 / at_risk
-            if lengths and lengths[-1] == length:
-                over[-1] = 1.0 - alive
-            else:
-                lengths.append(length)
-                over.append(1.0 - alive)
-        at_risk -= 1
-    return lengths, over
 
 
 @dataclass(frozen=True, slots=True)

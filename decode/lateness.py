@@ -8,7 +8,7 @@ may make it later. So whoever is refused would have been late, as far as passes 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decode.pace import Pace
+from common.engine.pace import Pace
 from decode.scheduler import RETRY_MIN_S, Refusal
 
 Part = tuple[int, int]

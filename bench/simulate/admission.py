@@ -19,6 +19,7 @@ from random import Random
 import numpy as np
 
 from common.engine.events import Action, Event, Launch, Note, PeerUp, Received, Send, StepDone
+from common.engine.lengths import Lengths
 from common.engine.plan import Drawn, PassResult
 from common.ids import HostId, InstanceId, Role, TransferId
 from common.kv.pages import PagePool
@@ -26,7 +27,7 @@ from common.messages import PROTOCOL, End, Expect, Hello, Limits, Peer, Resume, 
 from common.params import SamplingParams
 from decode.compute import DecodeOptions
 from decode.core import DecodeCore
-from decode.forecast import Foresight, Lengths
+from decode.forecast import Foresight
 
 GATEWAY = InstanceId("gateway")
 SAYING, ENDING = 1, 0  # token ids

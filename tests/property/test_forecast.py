@@ -6,8 +6,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.engine.lengths import Lengths
 from common.kv.layout import pages_for
-from decode.forecast import Future, Lengths, page_passes, peak_pages, rank
+from decode.forecast import Future, page_passes, peak_pages, rank
 
 FUTURES = st.builds(Future, st.integers(1, 60), st.integers(1, 40))
 ENDS = st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=30)

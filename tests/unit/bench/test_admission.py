@@ -1,5 +1,6 @@
 from bench.simulate.admission import Blind, Outcome, Setting, simulate
-from decode.forecast import Foresight, Lengths
+from common.engine.lengths import Lengths
+from decode.forecast import Foresight
 
 SETTING = Setting(
     n_requests=80, n_open=20, mean_prompt=16, mean_output=60, max_tokens=200, n_pages=100,

@@ -1,6 +1,7 @@
 import pytest
 
-from decode.forecast import Future, Lengths, page_passes, peak_pages, rank
+from common.engine.lengths import Lengths
+from decode.forecast import Future, page_passes, peak_pages, rank
 
 
 def learnt(*lengths: int, cut: tuple[int, ...] = ()) -> Lengths:

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
+from common.engine.pace import Pace
 from common.engine.plan import Drawn, PassResult
 from common.messages import Accepted, Expect, Refused
 from decode.lateness import IDLE, Load, prompts_s
-from decode.pace import Pace
 from tests.unit.decode.builders import Bench, G, ended, expect
 
 BASE_S, ROW_S = 0.004, 0.001

@@ -2,9 +2,9 @@
 
 import msgspec
 
+from common.engine.pace import SHARE
 from common.engine.plan import Drawn, PassResult
 from common.messages import Expect
-from decode.pace import SHARE
 from tests.unit.decode.builders import Bench, expect
 
 BASE_S, ROW_S = 4e-3, 1e-3

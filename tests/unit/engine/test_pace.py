@@ -2,7 +2,7 @@ from random import Random
 
 import pytest
 
-from decode.pace import FEWEST_PASSES, KEPT_OF_A_SIZE, SHARE, Pace
+from common.engine.pace import FEWEST_PASSES, KEPT_OF_A_SIZE, SHARE, Pace
 
 BASE_S, ROW_S, TOKEN_S = 4e-3, 5e-4, 1e-6
 
