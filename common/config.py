@@ -21,6 +21,7 @@ TransportName = Literal["auto", "shm", "tcp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Quantization = Literal["none", "int8", "gguf"]
 BlockSize = Literal[1, 2, 4, 8, 16, 32, 64, 128, 256]
+AdmissionPolicy = Literal["none", "load", "predicted"]
 
 MAX_WAIT_S = 86_400.0  # that anybody can ask for
 
@@ -205,6 +206,13 @@ class ServeConfig(ProcessOptions, frozen=True, kw_only=True):
         Milliseconds | None,
         Meta(description="ms a token after the first, in the mean, unless the request says itself"),
     ] = None
+    admission: Annotated[
+        AdmissionPolicy,
+        Meta(
+            description="by what load requests that state targets are refused early: none; load, "
+            "what there is; predicted, what there will be when their prompts are computed"
+        ),
+    ] = "predicted"
     seed: Annotated[
         Seed | None,
         Meta(description="source of the seeds of requests that give none"),

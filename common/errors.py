@@ -10,7 +10,8 @@
     │   └── TransferFailed     pages did not arrive
     ├── Overloaded             a bound was reached: 429 or 503 with Retry-After
     │   └── SloMissed          its first token would come too late: 429
-    │       └── SloHopeless    and would on an idle server: no Retry-After
+    │       ├── SloHopeless    and would on an idle server: no Retry-After
+    │       └── TpotMissed     its tokens would follow each other too slowly
     ├── TimedOut               the time that the request gave itself has passed: 504
     └── InvariantBroken        ours: a bug; the process stops rather than go on
 
@@ -126,6 +127,21 @@ class SloHopeless(SloMissed):
             f"token is owed after {ttft_s * 1e3:g} ms (slo.ttft_ms, or the server's --slo-ttft); "
             "state a longer time, or shorten the prompt",
             retry_after_s=None,
+        )
+
+
+class TpotMissed(SloMissed):
+    """Refused likewise: the tokens after the first are predicted to take longer than is owed."""
+
+    param = "slo.tpot_ms"
+
+    def __init__(self, tpot_s: float, predicted_s: float, *, retry_after_s: float) -> None:
+        Overloaded.__init__(
+            self,
+            f"a token is predicted to take {predicted_s * 1e3:.0f} ms, and {tpot_s * 1e3:g} ms are "
+            "owed (slo.tpot_ms, or the server's --slo-tpot); come again later, or state a longer "
+            "time",
+            retry_after_s=retry_after_s,
         )
 
 

@@ -42,8 +42,12 @@ class Pace:
 
     def is_known(self, rows: int) -> bool:
         """Passes were measured that tell what one of so many rows takes."""
-        most = max((one[0] for like in self._passes.values() for one in like), default=0)
-        return most * COMPARABLE >= rows
+        return self.most_rows * COMPARABLE >= rows
+
+    @property
+    def most_rows(self) -> int:
+        """Of the passes that are remembered; 0: there are none."""
+        return max((one[0] for like in self._passes.values() for one in like), default=0)
 
     def seconds(self, rows: int, context: int) -> float | None:
         """Of a pass; None: not known yet."""

@@ -6,13 +6,15 @@ Owns the records of requests and transfers; what workers send is judged by `gate
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from common.config import AdmissionPolicy
 from common.engine.events import Note, Send
-from common.errors import BatonError, InvariantBroken, Overloaded, TimedOut
-from common.ids import InstanceId, TransferId
-from common.messages import AnyMessage, End, Resume
+from common.errors import BatonError, InvariantBroken, Overloaded, TimedOut, TpotMissed
+from common.ids import InstanceId, Role, TransferId
+from common.messages import AnyMessage, End, Resume, Snapshot
 from launch.gateway.events import Admitted, GatewayAction, Rejected
 from launch.gateway.fleet import Fleet
-from launch.gateway.router import Demand
+from launch.gateway.overload import Admission, Candidate, Verdict
+from launch.gateway.router import Demand, Route
 from launch.gateway.timeouts import Timeouts
 from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfer
 
@@ -29,6 +31,7 @@ class GatewayOptions:
     # that the gateway that they joined has been restarted.
     admission_s: float = 15.0
     credit_tokens: int = 65_536  # that one worker may have unacknowledged here
+    admission: AdmissionPolicy = "predicted"
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +92,7 @@ class Attempts:
         self.unrouted: dict[TransferId, Transfer] = {}  # of these, in the order of their waiting
         self._at: dict[InstanceId, dict[TransferId, Transfer]] = {}  # by worker of the attempt
         self.timeouts = Timeouts()
+        self.admission = Admission(options.admission)
 
     def begin(self, generate: Generate, now: float) -> Transfer:
         """A client's prompt: one transfer bears all its samples, until trouble splits them."""
@@ -132,6 +136,7 @@ class Attempts:
         `ending`: the note that then tells of it.
         """
         self._end_attempt(transfer)
+        self.admission.ended(transfer)
         transfer.phase = Phase.DONE
         del self.transfers[transfer.transfer]
         self.unrouted.pop(transfer.transfer, None)
@@ -158,7 +163,10 @@ class Attempts:
         if self._given_up(transfer, now):
             return
         demand = self._demand(transfer, now)
-        chosen = self._fleet.route(demand, now, transfer.avoid)
+        chosen = self._choose(transfer, demand, now)
+        if isinstance(chosen, TpotMissed):
+            self.reject(transfer, chosen)
+            return
         if chosen is None:
             transfer.retry_at = now + RETRY_S[-1]
             if transfer.troubled_since is None:
@@ -171,7 +179,8 @@ class Attempts:
         transfer.decode = hello(chosen.decode).peer
         transfer.decode_cached_tokens = chosen.decode_cached_tokens
         transfer.deadline_s = demand.ttft_s
-        transfer.refuse_if_late = not self.requests[transfer.generate.request].admitted
+        transfer.refuse_if_late = self._may_refuse(transfer)
+        transfer.handed_by = now + chosen.ttft_s
         transfer.awaited = set(transfer.workers)
         transfer.resumes = tuple(Resume(s.sample, tuple(s.outputs)) for s in transfer.live())
         transfer.prefill_over = False
@@ -180,6 +189,41 @@ class Attempts:
         for worker in transfer.workers:
             self._at.setdefault(worker, {})[transfer.transfer] = transfer
         self.offer(transfer, transfer.workers)
+
+    def _choose(self, transfer: Transfer, demand: Demand, now: float) -> Route | TpotMissed | None:
+        """The cheapest pair of which decode keeps what is owed; the error of the cheapest of all
+        if there is none; None: there are no workers."""
+        chosen = cheapest = self._fleet.route(demand, now, transfer.avoid)
+        slow: dict[InstanceId, Verdict] = {}
+        while chosen is not None and chosen.decode not in slow:
+            verdict = self._verdict(transfer, demand, chosen, now)
+            if verdict is None:
+                return chosen
+            slow[chosen.decode] = verdict
+            chosen = self._fleet.route(demand, now, transfer.avoid | slow.keys())
+        if cheapest is None or demand.tpot_s is None:
+            return None
+        of = slow[cheapest.decode]
+        return TpotMissed(demand.tpot_s, of.tpot_s, retry_after_s=of.retry_after_s)
+
+    def _may_refuse(self, transfer: Transfer) -> bool:
+        """Nobody was promised an answer yet."""
+        admitted = self.requests[transfer.generate.request].admitted
+        return not admitted and self._options.admission != "none"
+
+    def _verdict(
+        self, transfer: Transfer, demand: Demand, chosen: Route, now: float
+    ) -> Verdict | None:
+        limits = self._fleet.hello(chosen.decode).limits
+        if demand.tpot_s is None or limits is None or not self._may_refuse(transfer):
+            return None
+        new = Candidate(transfer, chosen.decode, limits.max_num_seqs, demand.tpot_s, chosen.ttft_s)
+        return self.admission.verdict(new, self.at(chosen.decode), now)
+
+    def learn(self, worker: InstanceId, snapshot: Snapshot) -> None:
+        """What decode workers' passes take."""
+        if self._fleet.role(worker) is Role.DECODE:
+            self.admission.learn(worker, self.at(worker), snapshot.step_s)
 
     def _demand(self, transfer: Transfer, now: float) -> Demand:
         generate = transfer.generate

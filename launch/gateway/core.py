@@ -150,6 +150,7 @@ class GatewayCore:
             case Snapshot():
                 if not self.fleet.snapshot(sender, message):
                     self._out.send(sender, Resync())
+                self._attempts.learn(sender, message)
             case _:  # Metrics, which the shell has taken
                 pass
 
@@ -227,6 +228,7 @@ class GatewayCore:
     def _peer_down(self, instance: InstanceId, now: float) -> None:
         self._peers.down(instance)
         self._acks.pop(instance, None)
+        self._attempts.admission.forget(instance)
         if not self.fleet.down(instance):
             return
         for other in self.fleet.instances():

@@ -75,6 +75,7 @@ class Route:
     decode: InstanceId
     decode_cached_tokens: int
     in_time: bool = True  # its predicted TTFT is what is owed, or less
+    ttft_s: float = field(default=0.0, compare=False)  # that prediction
 
     @property
     def computing(self) -> InstanceId:
@@ -98,11 +99,13 @@ def route(
         return None
     _, _, decode, prefill = min(priced)
     views = {view.instance: view for view in (*prefills, *decodes)}
+    pair = views[decode], views.get(InstanceId(prefill))
     return Route(
         prefill=InstanceId(prefill) if prefill else None,
         decode=decode,
         decode_cached_tokens=costs.cached[decode] * _page_tokens(views[decode]),
-        in_time=not costs.is_late(views[decode], views.get(InstanceId(prefill))),
+        in_time=not costs.is_late(*pair),
+        ttft_s=costs.ttft_s(*pair),
     )
 
 
@@ -143,12 +146,12 @@ class _Costs:
 
     def seconds(self, decode: WorkerView, prefill: WorkerView | None) -> float:
         return (
-            self._ttft_s(decode, prefill) + self._move_s(decode, prefill) + self._decode_s(decode)
+            self.ttft_s(decode, prefill) + self._move_s(decode, prefill) + self._decode_s(decode)
         )
 
     def is_late(self, decode: WorkerView, prefill: WorkerView | None) -> bool:
         owed_s = self._demand.ttft_s
-        return owed_s is not None and self._ttft_s(decode, prefill) > owed_s
+        return owed_s is not None and self.ttft_s(decode, prefill) > owed_s
 
     def missed(self, decode: WorkerView, prefill: WorkerView | None) -> int:
         """How many of the stated SLOs."""
@@ -156,7 +159,7 @@ class _Costs:
         slow = owed_s is not None and self._tpot_s(decode) > owed_s
         return self.is_late(decode, prefill) + slow
 
-    def _ttft_s(self, decode: WorkerView, prefill: WorkerView | None) -> float:
+    def ttft_s(self, decode: WorkerView, prefill: WorkerView | None) -> float:
         """Until the prompt is computed, behind all that is queued there."""
         worker = decode if prefill is None else prefill
         n_cached = max(self.cached[decode.instance], self.cached[worker.instance])

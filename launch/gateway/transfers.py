@@ -81,6 +81,7 @@ class Transfer:
     decode_cached_tokens: int = 0
     deadline_s: float | None = None  # of the attempt: from its routing to the first token
     refuse_if_late: bool = False  # nobody was promised an answer yet
+    handed_by: float = 0.0  # of the attempt: when its prompt should be computed; the core's clock
     resumes: tuple[Resume, ...] = ()  # what the attempt started from, whatever has come since
     prefill_over: bool = False  # of this attempt: it has let go of it
     prompt_queued: bool = False  # of this attempt: at its prefill worker, not known to be computed

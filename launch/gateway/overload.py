@@ -1,0 +1,177 @@
+"""Early rejection: is a request taken that states how soon each of its tokens must follow?
+
+It is judged before any work is done for it, by what its tokens would take on the decode worker
+that it is meant for: beside what that decodes now, or beside what it will decode when the prompt is
+computed (Mooncake, Qin et al., 2025, arXiv 2407.00079, section 7: who looks at the present lets in
+too many while prompts are computed, then nobody, and the load of both pools swings). Whether the
+first token would be late is for the worker to say that computes it. Records are read, answers
+returned, nothing is changed but what is learnt.
+"""
+
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from zlib import crc32
+
+from common.config import AdmissionPolicy
+from common.engine.lengths import Lengths
+from common.engine.pace import Pace
+from common.ids import InstanceId
+from common.params import FinishReason
+from launch.gateway.transfers import RETRY_MIN_S, Phase, Sample, Transfer
+
+RETRY_MAX_S = 60.0
+_SOON_S = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One that a decode worker has, or is to have."""
+
+    starts_s: float  # from now until its prompt is computed; 0: it is
+    n_tokens: int  # of prompt and outputs, now
+    n_left: int  # that it is expected to say still
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """It is refused: what a token is predicted to take, and when to come again."""
+
+    tpot_s: float
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What is known of a decode worker."""
+
+    pace: Pace
+    max_num_seqs: int
+
+    def tpot_s(self, n_answers: int, n_tokens: int) -> float | None:
+        """A token a pass, or every so many passes where not all fit in one. None: not known.
+
+        One more than was ever measured is taken for as many: where passes of few sizes were
+        measured, what they took may be put down to their size, and nobody would find out.
+        """
+        n_rows = min(n_answers, self.max_num_seqs)
+        if not self.pace.is_known(n_rows):
+            return None
+        if n_rows == self.pace.most_rows + 1:
+            n_tokens -= n_tokens // n_rows
+            n_rows -= 1
+        pass_s = self.pace.seconds(n_rows, n_tokens)
+        return None if pass_s is None else pass_s * max(1.0, n_answers / self.max_num_seqs)
+
+
+def judge(
+    own: Sequence[Answer], owed_s: float, others: Sequence[Answer], device: Device, at_s: float
+) -> Verdict | None:
+    """None: `own` is taken. `owed_s`: for each of its tokens. `at_s`: from now until the time whose
+    load counts.
+
+    Whoever would be alone is taken, however slow the worker is: else nobody would ever learn that
+    it has become faster.
+    """
+    now = [one for one in others if not one.starts_s]
+    step_s = device.tpot_s(len(now), sum(one.n_tokens for one in now)) or owed_s
+    there = [one for one in others if one.starts_s <= at_s]
+    ends = sorted((one.starts_s + one.n_left * step_s, _grown(one, at_s, step_s)) for one in there)
+    ends = ends[bisect_left(ends, (at_s, 0)) :]
+    n_own = sum(one.n_tokens for one in own)
+    context = list(accumulate((n for _, n in reversed(ends)), initial=n_own))[::-1]
+
+    def fits(n_ended: int) -> bool:
+        tpot_s = device.tpot_s(len(ends) - n_ended + len(own), context[n_ended])
+        return tpot_s is None or tpot_s <= owed_s
+
+    if not ends or fits(0):
+        return None
+    tpot_s = device.tpot_s(len(ends) + len(own), context[0])
+    assert tpot_s is not None
+    last = bisect_left(range(1, len(ends)), 1, key=fits)
+    return Verdict(tpot_s, min(max(RETRY_MIN_S, ends[last][0] - at_s), RETRY_MAX_S))
+
+
+def _grown(answer: Answer, at_s: float, step_s: float) -> int:
+    """Its tokens by then."""
+    return answer.n_tokens + int((at_s - answer.starts_s) / step_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A request that may be refused."""
+
+    transfer: Transfer
+    decode: InstanceId
+    max_num_seqs: int  # of its passes
+    tpot_s: float  # that the request is owed
+    ttft_s: float  # predicted
+
+
+class Admission:
+    """The rule, and what it has learnt: passes of decode workers, and how long answers are."""
+
+    def __init__(self, policy: AdmissionPolicy) -> None:
+        self.policy: AdmissionPolicy = policy
+        self._foresight = Lengths()
+        self._paces: dict[InstanceId, Pace] = {}
+
+    def learn(self, decode: InstanceId, there: Collection[Transfer], step_s: float) -> None:
+        """What its passes take lately, with what of `there` it decodes now."""
+        lengths = [
+            len(transfer.generate.prompt) + len(sample.outputs)
+            for transfer in there
+            if transfer.phase is Phase.HANDED
+            for sample in transfer.live()
+        ]
+        if step_s and lengths:
+            self._paces.setdefault(decode, Pace()).learn(len(lengths), sum(lengths), step_s)
+
+    def forget(self, decode: InstanceId) -> None:
+        self._paces.pop(decode, None)
+
+    def ended(self, transfer: Transfer) -> None:
+        """Its answers are over, by themselves or not."""
+        for sample in transfer.samples:
+            if sample.outputs:
+                by_itself = sample.stopped or sample.finish is FinishReason.STOP
+                self._foresight.ended(len(sample.outputs), cut=not by_itself)
+
+    def verdict(self, new: Candidate, there: Collection[Transfer], now: float) -> Verdict | None:
+        """None: it is taken, as everybody is before passes were measured. `there`: whatever the
+        decode worker has, or is to have."""
+        pace = self._paces.get(new.decode)
+        if pace is None:
+            return None
+        outputs = [len(s.outputs) for t in there if t.phase is Phase.HANDED for s in t.live()]
+        self._foresight.go_on(outputs)
+        others = [one for t in there for one in self._answers(t, _starts_s(t, now))]
+        at_s = new.ttft_s
+        if self.policy == "load":
+            at_s, others = 0.0, [one for one in others if not one.starts_s]
+        own = self._answers(new.transfer, new.ttft_s)
+        return judge(own, new.tpot_s, others, Device(pace, new.max_num_seqs), at_s)
+
+    def _answers(self, transfer: Transfer, starts_s: float) -> list[Answer]:
+        generate = transfer.generate
+        n_prompt, most = len(generate.prompt), generate.params.max_tokens
+        made: list[Answer] = []
+        for sample in transfer.live():
+            n_said = len(sample.outputs)
+            n_all = self._foresight.predict(n_said, max(most, n_said + 1), _rank(transfer, sample))
+            made.append(Answer(starts_s, n_prompt + n_said, n_all - n_said))
+        return made
+
+
+def _starts_s(transfer: Transfer, now: float) -> float:
+    """One that is overdue comes at any moment, and is not there."""
+    if transfer.phase is Phase.HANDED:
+        return 0.0
+    return max(_SOON_S, transfer.handed_by - now)
+
+
+def _rank(transfer: Transfer, sample: Sample) -> float:
+    """In [0, 1): as it differs from one answer to the next, the forecast is of a fair sample."""
+    return (crc32(transfer.transfer.encode(), sample.sample) % 2**16) / 2**16
