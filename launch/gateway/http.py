@@ -39,7 +39,7 @@ from launch.gateway.api.delivery import (
 from launch.gateway.api.docs import docs_routes
 from launch.gateway.api.errors import envelope, error_response, json_response, status_of
 from launch.gateway.api.forms import ChatForm, CompletionForm
-from launch.gateway.api.prepare import Prepared, Served, prepare_chat, prepare_completion
+from launch.gateway.api.prepare import Prepared, prepare_chat, prepare_completion
 from launch.gateway.api.requests import (
     ChatRequest,
     CompletionRequest,
@@ -55,6 +55,7 @@ from launch.gateway.api.responses import (
     Tokenized,
     encode,
 )
+from launch.gateway.api.served import Served
 from launch.gateway.engine import Engine
 from launch.gateway.text.load import TextModel
 from launch.gateway.text.tokenizer import check_prompt_ids

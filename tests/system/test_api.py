@@ -113,6 +113,48 @@ def test_an_echo_scores_the_prompt_as_drawing_did(client: openai.OpenAI, text: T
     assert again.text_offset[len(ids)] == len(STORY)
 
 
+def test_the_prompts_logprobs_are_those_of_its_echo(client: openai.OpenAI) -> None:
+    asked = {"prompt_logprobs": 2, "return_token_ids": True}
+    both: Any = complete(client, echo=True, logprobs=0, extra_body=asked).choices[0]
+    first, *rest = both.prompt_logprobs
+    assert first is None
+    assert both.logprobs.token_logprobs[0] is None
+    for token, told, echoed in zip(
+        both.prompt_token_ids[1:], rest, both.logprobs.token_logprobs[1:], strict=False
+    ):
+        assert told[str(token)]["logprob"] == echoed
+        assert 2 <= len(told) <= 3
+        assert {1, 2} <= {one["rank"] for one in told.values()}
+    alone: Any = complete(client, extra_body={"prompt_logprobs": 2}).choices[0]
+    assert alone.prompt_logprobs == both.prompt_logprobs
+    assert alone.logprobs is None
+
+
+def test_salted_prompts_share_no_pages(client: openai.OpenAI) -> None:
+    prompt = [(11 * n) % 40_000 + 500 for n in range(40)]
+
+    def cached(salt: str) -> int:
+        usage: Any = complete(client, prompt, max_tokens=1, extra_body={"cache_salt": salt}).usage
+        return int(usage.prompt_tokens_details.cached_tokens)
+
+    assert [cached("a"), cached("b"), cached("a")] == [0, 0, 32]
+
+
+def test_a_final_message_is_continued(client: openai.OpenAI) -> None:
+    """Its text and what follows are what the model would have said by itself."""
+
+    def said(*more: Any, n: int, **extra: Any) -> str:  # noqa: ANN401
+        answer = client.chat.completions.create(
+            model=MODEL, messages=[*USER, *more], temperature=0, max_tokens=n, extra_body=extra
+        )
+        return answer.choices[0].message.content or ""
+
+    whole = said(n=12)
+    begun = said(n=6)
+    on = {"continue_final_message": True, "add_generation_prompt": False}
+    assert begun + said({"role": "assistant", "content": begun}, n=6, **on) == whole
+
+
 def test_the_end_can_be_put_off(client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": "Say only: hi"}]
 

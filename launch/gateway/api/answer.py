@@ -40,6 +40,8 @@ class Piece:
     scored: tuple[Scored, ...] = ()
     finish: str | None = None  # "stop" or "length"
     stop_reason: str | int | None = None  # the stop string or stop token that ended it
+    n_tokens: int = 0  # of the choice, these included: what it counts so far
+    prompt_scores: tuple[TokenLogprob | None, ...] = ()  # of its prompt, where they are asked for
 
 
 @dataclass(slots=True)
@@ -100,6 +102,7 @@ class Answer:
                 prompt=prompt.ids,
                 n=n,
                 params=prompt.params,
+                salt=self.prepared.salt,
                 slo=self.prepared.slo,
                 timeout_s=self.prepared.timeout_s,
             )
@@ -156,6 +159,9 @@ class Answer:
                 self.metrics.cached_prompt_tokens_total.inc(delta.cached_tokens or 0)
                 if self.prepared.echo:
                     pieces += self._echo(run, delta)
+                if self.prepared.prompt_logprobs is not None:
+                    scores = delta.prompt_logprobs or ()
+                    pieces += [Piece(one.index, "", prompt_scores=scores) for one in run.choices]
             choice = run.choices[delta.sample]
             if not choice.over:
                 self._time(choice, now)
@@ -174,7 +180,7 @@ class Answer:
             added = len(whole) - len(text)
             offsets = [max(0, offset - added) for offset in offsets]
         scored: tuple[Scored, ...] = ()
-        if delta.prompt_logprobs is not None:
+        if delta.prompt_logprobs is not None and self.prepared.logprobs is not None:
             scored = tuple(map(Scored, ids, delta.prompt_logprobs, offsets))
         for choice in run.choices:
             choice.offset = len(text)
@@ -212,7 +218,7 @@ class Answer:
         elif ended_by_token and delta.tokens[-1] in run.prompt.params.stop_token_ids:
             reason = delta.tokens[-1]
         scored: tuple[Scored, ...] = ()
-        if self.prepared.logprobs:
+        if self.prepared.logprobs is not None:
             rows = zip(delta.tokens, delta.logprobs, got.text_offsets, strict=False)
             scored = tuple(Scored(t, p, choice.offset + at) for t, p, at in rows)
         if finish is not None:
@@ -221,7 +227,8 @@ class Answer:
         tokens = delta.tokens[: got.n_tokens] if self.prepared.return_token_ids else ()
         if not (text or tokens or scored or finish):
             return []
-        return [Piece(choice.index, text, tokens, scored, finish, reason)]
+        n_tokens = choice.text.n_tokens
+        return [Piece(choice.index, text, tokens, scored, finish, reason, n_tokens)]
 
     # --- metrics -----------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ Pure but for tokenisation, and slow for that: called in a worker thread.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,17 @@ from msgspec.structs import replace
 
 from common.errors import ClientError, ContextOverflow
 from common.params import SamplingParams
+from launch.gateway.api.prompts import Encoded, chat_prompt, completion_prompts
 from launch.gateway.api.requests import (
     MAX_STOPS,
     ChatRequest,
     CompletionRequest,
     Sampling,
     SloBody,
+    StreamOptions,
     shown,
 )
-from launch.gateway.text.load import TextModel
+from launch.gateway.api.served import Served
 from launch.gateway.text.stops import StopAutomaton
 from launch.gateway.text.tokenizer import check_prompt_ids
 from launch.gateway.transfers import Slo
@@ -29,18 +31,6 @@ COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 MAX_STOP_CHARS = 1000
 MAX_CHOICES = 1024  # prompts times n
 _MAX_ID_DIGITS = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What the server offers, as far as requests are concerned."""
-
-    model: str  # its name in the API
-    text: TextModel
-    max_model_len: int
-    max_logprobs: int
-    draw_seed: Callable[[], int]
-    slo: Slo  # of requests that state none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +52,17 @@ class Prepared:
     include_stop: bool
     skip_special_tokens: bool
     min_tokens: int
-    logprobs: bool
+    logprobs: int | None  # alternatives told of each output token; None: no logprobs
+    prompt_logprobs: int | None  # the same of each prompt token, apart from any echo
     echo: bool
     generates: bool  # False: the client asked for no tokens, only for an echo
     stream: bool
     include_usage: bool
+    continuous_usage: bool  # with every event
     return_token_ids: bool
     slo: Slo
     timeout_s: float | None
+    salt: str  # prompts with different ones share no pages
 
     @property
     def returned_prompts(self) -> tuple[tuple[int, ...], ...]:
@@ -93,7 +86,7 @@ def prepare_completion(request: CompletionRequest, served: Served) -> Prepared:
     max_tokens = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     if max_tokens == 0 and not request.echo:
         raise ClientError("max_tokens is 0: nothing is left to do without echo", param="max_tokens")
-    prompts = [_encoded(p, served, param="prompt") for p in _prompts(request.prompt)]
+    prompts = completion_prompts(request, served, served.max_model_len - max(1, max_tokens))
     top = _top(request.logprobs, served, "logprobs")
     prompt_top = top if request.echo else None
     return _prepared(request, served, prompts, max_tokens, "max_tokens", top, prompt_top)
@@ -103,41 +96,28 @@ def prepare_chat(request: ChatRequest, served: Served) -> Prepared:
     """Raises ClientError."""
     _check_model(request.model, served)
     _refuse_unsupported(request)
-    template = served.text.template
-    if template is None:
-        raise ClientError(
-            "this model has no chat template; give one with --chat-template, or use "
-            "/v1/completions",
-            param="messages",
-        )
-    _check_messages(request.messages)
-    text = template.render(
-        request.messages,
-        add_generation_prompt=request.add_generation_prompt,
-        options=request.chat_template_kwargs,
-    )
-    ids = _encode(text, served, param="messages", add_special_tokens=False)
     param, max_tokens = "max_completion_tokens", request.max_completion_tokens
     if max_tokens is None:
         param, max_tokens = "max_tokens", request.max_tokens
     if max_tokens == 0:
         raise ClientError(f"{param} is 0; ask for 1 or more", param=param)
+    prompt = chat_prompt(request, served, served.max_model_len - (max_tokens or 1))
     top = None
     if request.logprobs:
         top = _top(request.top_logprobs or 0, served, "top_logprobs")
     elif request.top_logprobs:
         raise ClientError("top_logprobs needs logprobs to be true", param="top_logprobs")
-    return _prepared(request, served, [(ids, None)], max_tokens, param, top, None)
+    return _prepared(request, served, [prompt], max_tokens, param, top, None)
 
 
 def _prepared(  # noqa: PLR0913 - the two endpoints meet here
     request: Sampling,
     served: Served,
-    prompts: Sequence[tuple[tuple[int, ...], str | None]],
+    prompts: Sequence[Encoded],
     max_tokens: int | None,
     param: str,
     top: int | None,
-    prompt_top: int | None,
+    echo_top: int | None,
 ) -> Prepared:
     n = request.n or 1
     if len(prompts) * n > MAX_CHOICES:
@@ -147,7 +127,7 @@ def _prepared(  # noqa: PLR0913 - the two endpoints meet here
             param="n" if len(prompts) == 1 else "prompt",
         )
     stops = _stops(request.stop)
-    base = _params(request, served, top, prompt_top)
+    base = _params(request, served, top, _prompt_top(request, served, echo_top))
     seed = served.draw_seed() if request.seed is None else request.seed % 2**63
     made: list[Prompt] = []
     for index, (ids, text) in enumerate(prompts):
@@ -158,8 +138,12 @@ def _prepared(  # noqa: PLR0913 - the two endpoints meet here
             )
         params = replace(base, max_tokens=max(1, own), seed=_own_seed(seed, index))
         made.append(Prompt(ids=ids, text=text, params=params))
-    options = request.stream_options
-    if options is not None and not request.stream:
+    options = request.stream_options or StreamOptions()
+    if request.prompt_logprobs is not None and request.stream:
+        raise ClientError(
+            "prompt_logprobs is not told in a stream; leave stream out", param="prompt_logprobs"
+        )
+    if request.stream_options is not None and not request.stream:
         raise ClientError("stream_options needs stream to be true", param="stream_options")
     return Prepared(
         prompts=tuple(made),
@@ -168,14 +152,17 @@ def _prepared(  # noqa: PLR0913 - the two endpoints meet here
         include_stop=request.include_stop_str_in_output,
         skip_special_tokens=request.skip_special_tokens,
         min_tokens=base.min_tokens,
-        logprobs=top is not None,
+        logprobs=top,
+        prompt_logprobs=request.prompt_logprobs,
         echo=isinstance(request, CompletionRequest) and bool(request.echo),
         generates=max_tokens != 0,
         stream=bool(request.stream),
-        include_usage=options is not None and bool(options.include_usage),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         return_token_ids=bool(request.return_token_ids),
         slo=_slo(request.slo, served.slo),
         timeout_s=request.timeout_s,
+        salt=request.cache_salt or "",
     )
 
 
@@ -248,66 +235,6 @@ def _refuse_unsupported(request: ChatRequest) -> None:
             raise ClientError(f"{name} is not supported by this server; leave it out", param=name)
 
 
-def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    """What every template takes for granted."""
-    for n, message in enumerate(messages):
-        role, content = message.get("role"), message.get("content")
-        if not isinstance(role, str) or not role:
-            raise ClientError(
-                f"messages[{n}].role is {shown(role)}; it must be a name such as user",
-                param=f"messages[{n}].role",
-            )
-        calls = message.get("tool_calls") or message.get("function_call")
-        if not isinstance(content, str | list) and not (content is None and calls):
-            raise ClientError(
-                f"messages[{n}].content is {shown(content)}; it must be a text or a list of parts",
-                param=f"messages[{n}].content",
-            )
-
-
-def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
-    """One kind of four: a text, texts, ids, lists of ids. The type cannot say it."""
-    if isinstance(prompt, str):
-        return [prompt]
-    kinds = {type(item) for item in prompt}
-    if not prompt:
-        raise ClientError("prompt is an empty list; give at least one", param="prompt")
-    if len(kinds) > 1:
-        raise ClientError(
-            "prompt mixes kinds; give a text, a list of texts, a list of token ids or a list of "
-            "such lists",
-            param="prompt",
-        )
-    if kinds == {int}:
-        return [[item for item in prompt if isinstance(item, int)]]
-    return [item for item in prompt if not isinstance(item, int)]
-
-
-def _encoded(
-    prompt: str | list[int], served: Served, *, param: str
-) -> tuple[tuple[int, ...], str | None]:
-    if isinstance(prompt, str):
-        return _encode(prompt, served, param=param, add_special_tokens=True), prompt
-    if not prompt:
-        raise ClientError("a prompt has no tokens; give at least one", param=param)
-    check_prompt_ids(prompt, vocab_size=served.text.vocab_size, param=param)
-    return tuple(prompt), None
-
-
-def _encode(text: str, served: Served, *, param: str, add_special_tokens: bool) -> tuple[int, ...]:
-    tokenizer = served.text.tokenizer
-    fewest = tokenizer.fewest_tokens(text)
-    if fewest > served.max_model_len:  # hopeless: not worth the time to count it exactly
-        raise ContextOverflow(fewest, 1, served.max_model_len, param=param)
-    try:
-        ids = tuple(tokenizer.encode(text, add_special_tokens=add_special_tokens))
-    except ClientError as error:
-        raise ClientError(str(error), param=param) from error
-    if not ids:
-        raise ClientError("a prompt has no tokens; give at least one", param=param)
-    return ids
-
-
 def _max_tokens(n_prompt: int, asked: int | None, served: Served, param: str) -> int:
     room = served.max_model_len - n_prompt
     if asked is None:
@@ -324,6 +251,14 @@ def _top(asked: int | None, served: Served, param: str) -> int | None:
             f"{param} is {asked}; at most {served.max_logprobs} (--max-logprobs)", param=param
         )
     return asked
+
+
+def _prompt_top(request: Sampling, served: Served, echo_top: int | None) -> int | None:
+    """What both an echo with logprobs and `prompt_logprobs` are made from."""
+    asked = _top(request.prompt_logprobs, served, "prompt_logprobs")
+    if asked is None or echo_top is None:
+        return asked if echo_top is None else echo_top
+    return max(asked, echo_top)
 
 
 def _stops(stop: str | list[str] | None) -> list[str]:

@@ -21,6 +21,7 @@ TokenCount = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 MAX_STOPS = 16
+MAX_SALT_CHARS = 256
 MAX_TOKEN_RULES = 4096  # stop token ids, biased tokens
 
 
@@ -28,6 +29,7 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Of a streamed answer."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # vLLM's: with every event, of its choice so far
     include_obfuscation: bool | None = None
 
 
@@ -60,6 +62,9 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     return_token_ids: bool | None = None
+    prompt_logprobs: TokenCount | None = None  # alternatives told of each token of the prompt
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=MAX_INT)] | None = None  # keep the last
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     slo: SloBody | None = None
@@ -91,7 +96,8 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     logprobs: bool | None = None
     top_logprobs: TokenCount | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None  # None: unless the final message is continued
+    continue_final_message: bool = False  # the answer goes on where the last message ends
     # Refused unless they ask for what is done anyway.
     tools: list[Any] | None = None
     tool_choice: Any = None

@@ -17,7 +17,7 @@ class UsageBody(msgspec.Struct, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
+    prompt_tokens_details: PromptTokensDetails | None = None  # None: while it is being streamed
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):
@@ -27,6 +27,18 @@ class CompletionLogprobs(msgspec.Struct, kw_only=True):
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
+
+
+class PromptLogprob(msgspec.Struct, kw_only=True):
+    """One of the tokens that could stand at a place of the prompt, as vLLM tells it."""
+
+    logprob: float
+    rank: int  # 1: the most likely
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""A token of the prompt each: its own and the likeliest, by token id; None for the first."""
 
 
 class CompletionChoice(msgspec.Struct, kw_only=True):
@@ -39,6 +51,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     stop_reason: str | int | None = None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET  # of a stream: once
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class Completion(msgspec.Struct, kw_only=True):
@@ -123,6 +136,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: UsageBody
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunk(msgspec.Struct, kw_only=True):

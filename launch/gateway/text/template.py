@@ -50,11 +50,13 @@ class ChatTemplate:
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt. Raises `ClientError` if the template refuses the conversation.
 
+        continue_final_message  the text ends where the last message's content does
         options  further names that a template may ask for (a client's `chat_template_kwargs`)
         """
         options = options or {}
@@ -68,12 +70,11 @@ class ChatTemplate:
         variant = self._variants["default"]
         if tools is not None:
             variant = self._variants.get("tool_use", variant)
+        plain = [_plain_message(message, n, variant) for n, message in enumerate(messages)]
         try:
-            return variant.template.render(
+            text = variant.template.render(
                 **{**self._special_tokens, **options},
-                messages=[
-                    _plain_message(message, n, variant) for n, message in enumerate(messages)
-                ],
+                messages=plain,
                 tools=tools,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
@@ -82,6 +83,7 @@ class ChatTemplate:
             raise ClientError(
                 f"the model's chat template refuses this conversation: {error}", param="messages"
             ) from error
+        return _cut_after(text, plain[-1]) if continue_final_message else text
 
 
 class _Variant:
@@ -108,6 +110,28 @@ def _plain_message(message: Message, position: int, variant: _Variant) -> dict[s
             [_text_part(text) for text in texts] if variant.takes_parts else "\n".join(texts)
         )
     return plain
+
+
+def _cut_after(text: str, message: Mapping[str, Any]) -> str:
+    """The rendered conversation up to the end of its last message's content. Where the template has
+    stripped that, it ends with the last character that was kept."""
+    content: object = message.get("content")
+    if isinstance(content, list):  # of text parts: see `_plain_message`
+        content = content[-1]["text"] if content else ""
+    if not isinstance(content, str) or not content.strip():
+        raise ClientError(
+            "the last message has no text to be continued; leave continue_final_message out",
+            param="continue_final_message",
+        )
+    at = text.rfind(content.strip())
+    if at < 0:
+        raise ClientError(
+            "the model's chat template changes the last message's text, which therefore cannot be "
+            "continued; leave continue_final_message out",
+            param="continue_final_message",
+        )
+    whole = content.lstrip()
+    return text[: at + len(whole if text.startswith(whole, at) else content.strip())]
 
 
 def _text_part(text: str) -> dict[str, str]:

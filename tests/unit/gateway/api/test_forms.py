@@ -18,6 +18,7 @@ from launch.gateway.transfers import Slo
 
 PARIS, THE, OF, HALF = 7042, 504, 282, 10813  # " Paris", "The", " of", two bytes of an emoji
 USAGE = Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=4)
+MANY = 20  # alternatives: all that there are
 USAGE_BODY = {
     "prompt_tokens": 5,
     "completion_tokens": 2,
@@ -27,7 +28,11 @@ USAGE_BODY = {
 
 
 def prepared(
-    *, logprobs: bool = False, include_usage: bool = False, return_token_ids: bool = False
+    *,
+    logprobs: bool = False,
+    include_usage: bool = False,
+    continuous_usage: bool = False,
+    return_token_ids: bool = False,
 ) -> Prepared:
     return Prepared(
         prompts=(Prompt(ids=(1, 2), text=None, params=SamplingParams(max_tokens=4, seed=1)),),
@@ -36,14 +41,17 @@ def prepared(
         include_stop=False,
         skip_special_tokens=True,
         min_tokens=0,
-        logprobs=logprobs,
+        logprobs=MANY if logprobs else None,
+        prompt_logprobs=None,
         echo=False,
         generates=True,
         stream=True,
         include_usage=include_usage,
+        continuous_usage=continuous_usage,
         return_token_ids=return_token_ids,
         slo=Slo(),
         timeout_s=None,
+        salt="",
     )
 
 
@@ -239,3 +247,18 @@ def test_token_ids_of_a_chat(smollm2: TextModel) -> None:
     body = json.loads(form.whole(gathered(Piece(1, "The", tokens=(THE,))), USAGE))
     assert [c["token_ids"] for c in body["choices"]] == [[], [THE]]
     assert body["prompt_token_ids"] == [1, 2]
+
+
+def test_events_may_tell_what_their_choice_has_used(smollm2: TextModel) -> None:
+    asked = {"include_usage": True, "continuous_usage": True}
+    for form in (completions(smollm2, **asked), chats(smollm2, **asked)):
+        told = events(form.opening(2) + form.event(Piece(1, "a", n_tokens=3)) + form.last(USAGE))
+        used = [event["usage"] for event in told]
+        assert used[-2] == {
+            "prompt_tokens": 2,
+            "completion_tokens": 3,
+            "total_tokens": 5,
+            "prompt_tokens_details": None,
+        }
+        assert used[-1] == USAGE_BODY
+        assert all(usage["completion_tokens"] == 0 for usage in used[:-2])

@@ -12,11 +12,11 @@ from launch.gateway.api.prepare import (
     MAX_CHOICES,
     Prepared,
     Prompt,
-    Served,
     prepare_chat,
     prepare_completion,
 )
 from launch.gateway.api.requests import ChatRequest, CompletionRequest, decode
+from launch.gateway.api.served import Served
 from launch.gateway.text.load import TextModel
 from launch.gateway.text.model_defaults import GenerationDefaults
 from launch.gateway.transfers import Slo
@@ -66,7 +66,7 @@ def test_a_completion_with_nothing_said(served: Served) -> None:
         1,
         False,
         False,
-        False,
+        None,
     )
     assert prepared.generates
     assert prepared.returned_prompts == ()
@@ -126,6 +126,32 @@ def test_every_kind_of_prompt(served: Served) -> None:
     assert ids([[81], [82]]) == [(81,), (82,)]
 
 
+def test_a_prompt_may_be_cut_to_its_last_tokens(served: Served) -> None:
+    def ids(**fields: object) -> tuple[int, ...]:
+        return completion(served, **fields).prompts[0].ids
+
+    assert ids(truncate_prompt_tokens=2) == CAPITAL[-2:]
+    assert ids(truncate_prompt_tokens=9) == CAPITAL
+    long = list(range(1, 201))
+    assert ids(prompt=long, truncate_prompt_tokens=-1, max_tokens=10) == tuple(long[-90:])
+    assert len(ids(prompt="a b " * 999, truncate_prompt_tokens=-1, max_tokens=10)) == 90
+    alone = chat(served).prompts[0].ids
+    assert chat(served, truncate_prompt_tokens=3).prompts[0].ids == alone[-3:]
+
+
+def test_who_salts_a_prompt_shares_no_pages_with_others(served: Served) -> None:
+    assert completion(served).salt == ""
+    assert completion(served, cache_salt="mine").salt == "mine"
+    assert chat(served, cache_salt="mine").salt == "mine"
+
+
+def test_an_echo_and_the_prompts_logprobs_are_of_one_computation(served: Served) -> None:
+    prepared = completion(served, echo=True, logprobs=1, prompt_logprobs=3)
+    assert (prepared.logprobs, prepared.prompt_logprobs) == (1, 3)
+    assert prepared.prompts[0].params.prompt_logprobs == 3
+    assert prepared.prompts[0].params.logprobs == 1
+
+
 def test_prompts_of_one_request_draw_by_themselves_the_first_as_if_alone(served: Served) -> None:
     seeds = [one.params.seed for one in completion(served, prompt=["a", "a", "a"], seed=5).prompts]
     assert seeds[0] == 5
@@ -175,6 +201,16 @@ def test_negative_seeds_are_seeds(served: Served) -> None:
             "max_tokens",
             "This model's maximum context length is 100 tokens, but 5 tokens of prompt and 96 of "
             "output were asked for (101 in all). Shorten the prompt or lower max_tokens.",
+        ),
+        (
+            {"prompt_logprobs": 1, "stream": True},
+            "prompt_logprobs",
+            "prompt_logprobs is not told in a stream; leave stream out",
+        ),
+        (
+            {"prompt_logprobs": 6},
+            "prompt_logprobs",
+            "prompt_logprobs is 6; at most 5 (--max-logprobs)",
         ),
         ({"max_tokens": 0}, "max_tokens", "max_tokens is 0: nothing is left to do without echo"),
         (

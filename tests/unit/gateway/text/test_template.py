@@ -19,6 +19,7 @@ CHATML = (
     "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>assistant\n'}}{% endif %}"
 )
+TRIMMED = CHATML.replace("m['content']", "m.content | trim")
 KITCHEN_SINK = """\
 {{ bos_token }}
 {%- if tools %}
@@ -113,6 +114,37 @@ def test_a_template_has_what_transformers_gives_it(
         NAMES,
         {"tools": tools, "thinking": ["deep"], "add_generation_prompt": True},
     )
+
+
+@pytest.mark.parametrize("content", ["It is", " It is ", "a\n", [{"type": "text", "text": "x "}]])
+@pytest.mark.parametrize(
+    "source", [CHATML, PARTS, CHATML.replace("m['content']", "m.content|trim")]
+)
+def test_a_final_message_is_continued_as_transformers_continues_it(
+    source: str, content: object
+) -> None:
+    messages = [*user("Where? It is"), {"role": "assistant", "content": content}]
+    if isinstance(content, list) and source != PARTS:
+        messages[-1]["content"] = content[0]["text"]
+    ours = template(source).render(
+        messages, add_generation_prompt=False, continue_final_message=True
+    )
+    assert ours == transformers_rendering(source, messages, NAMES, {"continue_final_message": True})
+
+
+@pytest.mark.parametrize("content", ["", " \n", [], None])
+def test_nothing_cannot_be_continued(content: object) -> None:
+    messages: Messages = [{"role": "assistant", "content": content, "tool_calls": [1]}]
+    with pytest.raises(ClientError) as raised:
+        template("x").render(messages, continue_final_message=True)
+    assert raised.value.param == "continue_final_message"
+
+
+def test_a_template_that_changes_the_final_message_cannot_continue_it() -> None:
+    with pytest.raises(ClientError, match="changes the last message's text"):
+        template("{{ messages[0].content | upper }}").render(
+            user("shout"), continue_final_message=True
+        )
 
 
 def test_a_template_may_ask_for_the_date() -> None:

@@ -1,0 +1,119 @@
+"""From what a client wrote to token ids: texts, ids, conversations. Raises ClientError.
+
+Slow where there is much to tokenize. Must know nothing of how tokens are drawn.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.errors import ClientError, ContextOverflow
+from launch.gateway.api.requests import ChatRequest, CompletionRequest, Sampling, shown
+from launch.gateway.api.served import Served
+from launch.gateway.text.tokenizer import check_prompt_ids
+
+Encoded = tuple[tuple[int, ...], str | None]
+"""A prompt's ids, and its text as the client wrote it; None: it sent ids, or some were left out."""
+
+
+def completion_prompts(request: CompletionRequest, served: Served, room: int) -> list[Encoded]:
+    """`room`: tokens that a prompt may have, where the client leaves its length to us."""
+    encoded = [_encoded(prompt, request, served) for prompt in _prompts(request.prompt)]
+    return [_truncated(one, request, room) for one in encoded]
+
+
+def chat_prompt(request: ChatRequest, served: Served, room: int) -> Encoded:
+    """The conversation in the model's own form."""
+    template = served.text.template
+    if template is None:
+        raise ClientError(
+            "this model has no chat template; give one with --chat-template, or use "
+            "/v1/completions",
+            param="messages",
+        )
+    _check_messages(request.messages)
+    goes_on = request.continue_final_message
+    if goes_on and request.add_generation_prompt:
+        raise ClientError(
+            "continue_final_message and add_generation_prompt are both true; ask for one",
+            param="continue_final_message",
+        )
+    text = template.render(
+        request.messages,
+        add_generation_prompt=not goes_on and request.add_generation_prompt is not False,
+        continue_final_message=goes_on,
+        options=request.chat_template_kwargs,
+    )
+    ids = _encode(text, request, served, param="messages", add_special_tokens=False)
+    return _truncated((ids, None), request, room)
+
+
+def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """What every template takes for granted."""
+    for n, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str) or not role:
+            raise ClientError(
+                f"messages[{n}].role is {shown(role)}; it must be a name such as user",
+                param=f"messages[{n}].role",
+            )
+        calls = message.get("tool_calls") or message.get("function_call")
+        if not isinstance(content, str | list) and not (content is None and calls):
+            raise ClientError(
+                f"messages[{n}].content is {shown(content)}; it must be a text or a list of parts",
+                param=f"messages[{n}].content",
+            )
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
+    """One kind of four: a text, texts, ids, lists of ids. The type cannot say it."""
+    if isinstance(prompt, str):
+        return [prompt]
+    kinds = {type(item) for item in prompt}
+    if not prompt:
+        raise ClientError("prompt is an empty list; give at least one", param="prompt")
+    if len(kinds) > 1:
+        raise ClientError(
+            "prompt mixes kinds; give a text, a list of texts, a list of token ids or a list of "
+            "such lists",
+            param="prompt",
+        )
+    if kinds == {int}:
+        return [[item for item in prompt if isinstance(item, int)]]
+    return [item for item in prompt if not isinstance(item, int)]
+
+
+def _encoded(prompt: str | list[int], request: CompletionRequest, served: Served) -> Encoded:
+    if isinstance(prompt, str):
+        ids = _encode(prompt, request, served, param="prompt", add_special_tokens=True)
+        return ids, prompt
+    if not prompt:
+        raise ClientError("a prompt has no tokens; give at least one", param="prompt")
+    check_prompt_ids(prompt, vocab_size=served.text.vocab_size, param="prompt")
+    return tuple(prompt), None
+
+
+def _truncated(encoded: Encoded, request: Sampling, room: int) -> Encoded:
+    """Its last tokens, where it has more than the client wants of it."""
+    ids, _ = encoded
+    most = request.truncate_prompt_tokens
+    if most is None:
+        return encoded
+    kept = room if most == -1 else most
+    return encoded if len(ids) <= kept else (ids[-kept:], None)
+
+
+def _encode(
+    text: str, request: Sampling, served: Served, *, param: str, add_special_tokens: bool
+) -> tuple[int, ...]:
+    tokenizer = served.text.tokenizer
+    fewest = tokenizer.fewest_tokens(text)
+    hopeless = fewest > served.max_model_len and request.truncate_prompt_tokens is None
+    if hopeless:  # not worth the time to count it exactly
+        raise ContextOverflow(fewest, 1, served.max_model_len, param=param)
+    try:
+        ids = tuple(tokenizer.encode(text, add_special_tokens=add_special_tokens))
+    except ClientError as error:
+        raise ClientError(str(error), param=param) from error
+    if not ids:
+        raise ClientError("a prompt has no tokens; give at least one", param=param)
+    return ids
