@@ -6,7 +6,7 @@ keeps until they are acknowledged. It can compute prompts itself. It never opens
 never changes path on its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from common.engine.events import (
     Decision,
@@ -23,6 +23,7 @@ from common.engine.events import (
 )
 from common.engine.lengths import Lengths
 from common.engine.reports import Load, Peers, Pulse, Snapshots
+from common.errors import InvariantBroken
 from common.ids import InstanceId, Role, TicketId
 from common.kv.host import HostMemory
 from common.kv.pages import PagePool
@@ -122,8 +123,8 @@ class DecodeCore:
                 self._peer_up(event, now)
             case PeerDown(instance):
                 self._peer_down(instance)
-            case PeerBarred():
-                self._peer_barred(event)
+            case PeerBarred(instance, detail):
+                self._cut_off(instance, detail)
             case Drain():
                 self._draining = True
 
@@ -238,9 +239,6 @@ class DecodeCore:
             self._snapshots.add(instance, now)
         self._intake.peer_up(instance, now)
 
-    def _peer_barred(self, event: PeerBarred) -> None:
-        self._cut_off(event.instance, event.detail)
-
     def _cut_off(self, prefill: InstanceId, detail: str) -> None:
         for transfer in self._intake.cut_off(prefill):
             self._transfers.fail(transfer, FailureKind.TRANSFER, detail)
@@ -349,11 +347,8 @@ class DecodeCore:
         """The digest of what is shared with that peer; to a prefill side it renews the leases."""
         if self._peers.is_gateway(peer):
             return tuple(line(t, to_gateway=True) for t in self._transfers.of_gateway(peer))
-        return tuple(
-            line(t, to_gateway=False)
-            for t in self._transfers.all
-            if t.accepted and not t.released and self._transfers.read_from(peer, t.key) is t
-        )
+        reads = (t for t in self._transfers.all if self.reads(peer, t.key))
+        return tuple(line(t, to_gateway=False) for t in reads)
 
     def _load(self) -> Load:
         holds = self._holds
@@ -375,16 +370,24 @@ class DecodeCore:
         times = (self._peers.next_due, self._snapshots.due, self._intake.wake_at, plan_at)
         return min((at for at in times if at is not None), default=None)
 
+    def held(self) -> Iterator[tuple[Key, InstanceId]]:
+        """What is here, and for which gateway."""
+        return ((t.key, t.gateway) for t in self._transfers.all)
+
+    def reads(self, prefill: InstanceId, key: Key) -> bool:
+        """Whether it still wants its lease there."""
+        transfer = self._transfers.read_from(prefill, key)
+        return transfer is not None and not transfer.released
+
     def check(self) -> None:
         """Raise InvariantBroken unless the laws hold. O(pages + samples): for tests."""
         transfers = self._transfers.all
+        if any(t.gateway not in self._peers for t in transfers):
+            raise InvariantBroken("something is held for a gateway that is gone")
         samples = [sample for transfer in transfers for sample in transfer.samples]
-        self._pool.check_holds(
-            [
-                *(page for transfer in transfers for page in transfer.pages),
-                *(page for sample in samples for page in sample.table.pages),
-            ]
-        )
+        pages = [page for transfer in transfers for page in transfer.pages]
+        pages += [page for sample in samples for page in sample.table.pages]
+        self._pool.check_holds(pages)
         self._holds.check()
         self._intake.check()
         self._holds.spills.check(samples)

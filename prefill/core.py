@@ -5,7 +5,7 @@ to the decode side that has accepted, draws the first token, and hands over. It 
 attempt, never changes path on its own, and says nothing to decode before its Accept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from common.engine.events import (
@@ -20,6 +20,7 @@ from common.engine.events import (
     TicketFinal,
 )
 from common.engine.reports import Load, Peers, Pulse, Snapshots
+from common.errors import InvariantBroken
 from common.ids import InstanceId, Role, TicketId
 from common.kv.pages import PagePool
 from common.messages import (
@@ -303,6 +304,14 @@ class PrefillCore:
         times = (self._peers.next_due, self._snapshots.due, wait)
         return min((at for at in times if at is not None), default=None)
 
+    def held(self) -> Iterator[tuple[Key, InstanceId]]:
+        """What is here, and for whom: prompts of gateways, leases of readers."""
+        return self._transfers.held()
+
     def check(self) -> None:
-        """Raise InvariantBroken unless every held page has a holder that this core knows."""
+        """Raise InvariantBroken unless every held page has a holder that this core knows, and
+        everything is held for somebody who is up."""
         self._transfers.check()
+        for key, owner in self._transfers.held():
+            if owner not in self._peers:
+                raise InvariantBroken(f"{key} is held for {owner}, who is gone")

@@ -6,9 +6,10 @@ Release, by End or by the reader's loss. An End frees at once, even while the re
 generation it checks after the copy protects it.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from common.errors import InvariantBroken
 from common.ids import InstanceId, PageId, TransferId
 from common.kv.pages import PagePool
 from common.messages import PageRef
@@ -84,6 +85,21 @@ class Leases:
         for key in ended:
             self.end(key)
         return ended
+
+    def check(self, tables: Mapping[Key, list[PageId]]) -> None:
+        """Raise InvariantBroken unless each is on pages of a living prompt, as announced.
+
+        `tables`: the page tables of prompts whose decode side may read."""
+        for key, lease in self._leases.items():
+            end = lease.first + len(lease.pages)
+            if key not in tables or lease.pages != tables[key][lease.first : end]:
+                raise InvariantBroken(f"{key} is leased to {lease.reader}, and is not its prompt's")
+            if any(ref.generation != self._pool.generation(ref.page) for ref in lease.refs):
+                raise InvariantBroken(f"{key} is leased to {lease.reader}, and a page is reused")
+
+    def readers(self) -> Iterable[tuple[Key, InstanceId]]:
+        """Who has a lease, and on what."""
+        return ((key, lease.reader) for key, lease in self._leases.items())
 
     def held_pages(self) -> Iterable[PageId]:
         """Every hold, with repetition: for the law of conservation."""

@@ -6,7 +6,7 @@ come back there and nowhere else. Says nothing to decode before its Accept.
 
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, ValuesView
+from collections.abc import Collection, Iterator, Mapping, ValuesView
 
 from common.engine.events import Action, Cancel, Note, Send
 from common.errors import InvariantBroken
@@ -50,6 +50,11 @@ class Transfers:
     def read_by(self, decode: InstanceId) -> list[Prompt]:
         """Those that it has a lease on."""
         return [p for p in self._live.values() if self._leases.reader(p.key) == decode]
+
+    def held(self) -> Iterator[tuple[Key, InstanceId]]:
+        """What is here, and for whom: prompts of gateways, leases of readers."""
+        yield from ((p.key, p.gateway) for p in self._live.values())
+        yield from self._leases.readers()
 
     def add(self, prompt: Prompt) -> None:
         self._live[prompt.transfer] = prompt
@@ -215,5 +220,7 @@ class Transfers:
         wanted = {h for p in self.queue if p.wants for h in p.hashes[: p.reusable]}
         if len(wanted) != self._compute.pool.n_wants:
             raise InvariantBroken(f"{len(wanted)} pages wanted, not {self._compute.pool.n_wants}")
+        readable = (p for p in self.queue if p.accept is not None)
+        self._leases.check({p.key: p.pages for p in readable})
         own = (page for prompt in self.queue for page in prompt.pages)
         self._compute.pool.check_holds([*own, *self._leases.held_pages()])

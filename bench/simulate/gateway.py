@@ -8,6 +8,7 @@ from bench.simulate.client import Client
 from bench.simulate.laws import StaleAttempts, require
 from bench.simulate.model import EXACT
 from bench.simulate.process import Process, World
+from bench.simulate.promises import OpenAttempts
 from bench.simulate.worker import FINGERPRINT
 from common.engine.events import Send
 from common.ids import HostId, InstanceId, Role, TransferId
@@ -35,7 +36,7 @@ class GatewayProcess(Process):
         )
         hello = Hello(protocol=PROTOCOL, peer=peer, model=None, limits=None, pool=None)
         self.clients: dict[str, Client] = {}
-        self._attempts = StaleAttempts()
+        self._attempts, self._open = StaleAttempts(), OpenAttempts()
         super().__init__(world, hello, self.core)
         self.ring()
 
@@ -66,6 +67,10 @@ class GatewayProcess(Process):
 
     def judge(self, events: Sequence[Any], actions: Sequence[Any]) -> None:
         self._attempts.stepped(events, actions, self.core.stale_messages)
+        self._open.stepped(events, actions)
+
+    def knows(self, worker: InstanceId, transfer: TransferId, attempt: int) -> bool:
+        return self.core.knows(worker, transfer, attempt)
 
     @property
     def _drawing(self) -> Collection[int]:

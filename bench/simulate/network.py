@@ -32,6 +32,7 @@ class Network:
         self._high_water = high_water
         self._cut_until: dict[Way, float] = defaultdict(float)
         self._last_arrival: dict[Way, float] = {}
+        self._calm_at = 0.0
         self.on_way: Counter[Way] = Counter()  # sent and not received
 
     def cut(self, sender: InstanceId, to: InstanceId, seconds: float) -> None:
@@ -43,7 +44,15 @@ class Network:
 
     def heal(self) -> None:
         self._cut_until.clear()
+        if not self.weather.is_calm:
+            self._calm_at = self.clock.now + self.weather.lingers_s
         self.weather = FAIR
+
+    @property
+    def calm_since(self) -> float | None:
+        """Since when every message comes, and soon; None: not now."""
+        is_calm = self.weather.is_calm and self.clock.now >= self._calm_at
+        return self._calm_at if is_calm else None
 
     def is_full(self, sender: InstanceId, to: InstanceId) -> bool:
         return self.on_way[sender, to] >= self._high_water

@@ -11,7 +11,7 @@ from bench.simulate.laws import require
 from bench.simulate.network import Network, VirtualMailbox
 from bench.simulate.shape import Shape, Weather
 from common.engine.links import Links
-from common.ids import InstanceId, PageHash, PageId, Role
+from common.ids import InstanceId, PageHash, PageId, Role, TransferId
 from common.messages import Hello
 from common.wire import Mailbox
 
@@ -50,7 +50,7 @@ class World:
     clock: Clock
     network: Network
     devices: dict[InstanceId, Device] = field(default_factory=dict[InstanceId, Device])
-    living: set[InstanceId] = field(default_factory=set[InstanceId])
+    living: dict[InstanceId, "Process"] = field(default_factory=dict[InstanceId, "Process"])
     meaning: dict[PageHash, bytes] = field(default_factory=dict[PageHash, bytes])
     announced: dict[Life, bytes] = field(default_factory=dict["Life", bytes])
     watches: list[Watch] = field(default_factory=list["Watch"])
@@ -83,7 +83,7 @@ class Process:
         self._timer = 0
         self._rung = False
         self._turns_at = (-1.0, 0)
-        world.living.add(self.instance)
+        world.living[self.instance] = self
 
     @property
     def instance(self) -> InstanceId:
@@ -100,10 +100,14 @@ class Process:
         """Raise if a step breaks a law that the core itself cannot see broken."""
         raise NotImplementedError
 
+    def knows(self, worker: InstanceId, transfer: TransferId, attempt: int) -> bool:
+        """Whether it still has that attempt going at that worker."""
+        raise NotImplementedError
+
     def kill(self) -> None:
         """As kill -9: its memory stays readable, nothing of it is heard again."""
         self.alive = False
-        self.world.living.discard(self.instance)
+        del self.world.living[self.instance]
         del self.world.network.bound[self.mailbox.endpoint]
 
     def pause(self, seconds: float) -> None:

@@ -95,5 +95,16 @@ class Weather:
     drain_every_s: float = 0.0  # another worker starts, and an old one is told to leave
     restart_every_s: float = 0.0  # the gateway dies; its next life listens at the same address
 
+    @property
+    def is_calm(self) -> bool:
+        """What is said is heard, and soon."""
+        return not any((self.drop, self.delay, self.reorder, self.cut_every_s, self.pause_every_s))
+
+    @property
+    def lingers_s(self) -> float:
+        """How long after its end messages may still be late."""
+        late_s = self.delay_s if self.delay or self.reorder else 0.0
+        return late_s + (self.pause_s[1] if self.pause_every_s else 0.0)
+
 
 FAIR = Weather()

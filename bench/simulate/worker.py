@@ -7,6 +7,7 @@ from typing import Any
 from bench.simulate.device import CheckedPool, Device
 from bench.simulate.laws import check_queue, require
 from bench.simulate.process import Process, World
+from bench.simulate.promises import Accepts, Key, Promises, ended_by_itself
 from bench.simulate.pulls import Pulls, announce, host_memory_of
 from bench.simulate.shape import Shape
 from common.engine.events import (
@@ -22,7 +23,7 @@ from common.engine.events import (
     StepFailed,
     TicketFinal,
 )
-from common.ids import HostId, InstanceId, Role
+from common.ids import HostId, InstanceId, Role, TransferId
 from common.kv.host import HostMemory
 from common.kv.pages import PagePool
 from common.messages import (
@@ -66,6 +67,8 @@ class WorkerProcess(Process):
         self.core = core_of(shape, hello, self.pool, self.host_pool)
         self._pulls = Pulls(world, instance, self.device, host_device, self._pulled)
         self._unanswered: deque[Launch] = deque()
+        self._accepts = Accepts()
+        self._promises = Promises(shape.lost_after_s, self._is_known, self._is_needed)
         super().__init__(world, hello, self.core)
         self.links.join("gateway", world.clock.now)
         self.ring()
@@ -74,9 +77,29 @@ class WorkerProcess(Process):
     def address(self) -> str:
         return self.hello.peer.endpoints[0]
 
-    def judge(self, events: Sequence[Any], actions: Sequence[Any]) -> None:  # noqa: ARG002
+    def judge(self, events: Sequence[Any], actions: Sequence[Any]) -> None:
         assert self.hello.limits is not None
         check_queue(self.hello.limits, self.role, actions)
+        self._accepts.stepped(events, actions)
+        world = self.world
+        excused, calm_since = ended_by_itself(actions), world.network.calm_since
+        self._promises.stepped(world.clock.now, set(self.core.held()), excused, calm_since)
+
+    def _is_known(self, key: Key, owner: InstanceId) -> bool:
+        """What it holds for that process is known there."""
+        process = self.world.living.get(owner)
+        return process is not None and process.knows(self.instance, *key)
+
+    def _is_needed(self, key: Key, owner: InstanceId) -> bool:
+        """By its gateway and, of a prefill side, by whoever reads it."""
+        if not self.links.hello_of(owner) or not self._is_known(key, owner):
+            return False
+        who = {p.role for p in self.world.living.values() if p.knows(self.instance, *key)}
+        return who >= ({Role.GATEWAY, Role.DECODE} if self.role is Role.PREFILL else {Role.GATEWAY})
+
+    def knows(self, worker: InstanceId, transfer: TransferId, attempt: int) -> bool:
+        core = self.core
+        return isinstance(core, DecodeCore) and core.reads(worker, (transfer, attempt))
 
     def act(self, action: Action) -> None:
         now = self.world.clock.now

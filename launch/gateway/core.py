@@ -370,6 +370,13 @@ class GatewayCore:
         """Workers up, by role."""
         return {role: len(self.fleet.of(role)) for role in (Role.PREFILL, Role.DECODE)}
 
+    def knows(self, worker: InstanceId, transfer_id: TransferId, attempt: int) -> bool:
+        """Whether that worker is on that attempt, as far as is known here."""
+        transfer = self._transfers.get(transfer_id)
+        if transfer is None or transfer.attempt != attempt:
+            return False
+        return worker in transfer.workers
+
     def check(self) -> None:
         """Raise InvariantBroken unless what is counted and indexed is what there is: for tests."""
         self._attempts.check()
