@@ -15,10 +15,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 
 import msgspec
 from aiohttp import web
+
+from bench.stub_engine import Engine, EngineCosts
 
 CONTEXT_TOKENS = 4096
 
@@ -39,6 +41,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     running_usage: bool = False  # every chunk says how many tokens so far
     token_ids: bool = False
     done: bool = True  # ends as the protocol has it
+    engine: EngineCosts | None = None  # instead of all times here: requests wait for each other
 
     def at_s(self, n: int) -> float:
         """When chunk n is sent, in seconds after the request has come."""
@@ -64,6 +67,7 @@ class Stub:
     def __init__(self) -> None:
         self.hang_ups = 0
         self.bodies: list[object] = []
+        self._engines: dict[EngineCosts, Engine] = {}
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 26)
@@ -99,9 +103,12 @@ class Stub:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         try:
-            await Answer(response, body, chat=request.path.endswith("chat/completions")).run(
-                began_s
-            )
+            answer = Answer(response, body, chat=request.path.endswith("chat/completions"))
+            costs = body.stub.engine
+            if costs is None:
+                await answer.run(began_s)
+            else:
+                await answer.run_by(self._engines.setdefault(costs, Engine(costs)))
         except ConnectionResetError:
             self.hang_ups += 1
         except CutOff:
@@ -137,11 +144,25 @@ class Answer:
             n_new = min(script.tokens_per_chunk, self._body.max_tokens - n_sent)
             n_sent += n_new
             await self._event(self._chunk(n_new, n_sent))
-        if script.usage:
-            await self._event({"choices": [], "usage": self._usage(n_sent)})
-        if script.done:
-            await self._response.write(b"data: [DONE]\n\n")
+        await self._end(n_sent)
         return None
+
+    async def run_by(self, engine: Engine) -> None:
+        """At an engine's times, a token a chunk."""
+        n_sent = 0
+        async with aclosing(
+            engine.tokens(self._body.n_prompt_tokens(), self._body.max_tokens)
+        ) as tokens:
+            async for _ in tokens:
+                n_sent += 1
+                await self._event(self._chunk(1, n_sent))
+        await self._end(n_sent)
+
+    async def _end(self, n_sent: int) -> None:
+        if self._body.stub.usage:
+            await self._event({"choices": [], "usage": self._usage(n_sent)})
+        if self._body.stub.done:
+            await self._response.write(b"data: [DONE]\n\n")
 
     def _chunk(self, n_new: int, n_sent: int) -> dict[str, object]:
         text = f"{time.perf_counter_ns()} "
