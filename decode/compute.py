@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from common.engine.pace import Pace
 from common.engine.plan import Drawn, PassResult
+from common.engine.reports import HEARTBEAT_BUSY_S
 from common.ids import InstanceId, PageId, StepId
 from common.kv.layout import pages_for
 from common.messages import Expect, Limits
@@ -18,6 +19,7 @@ from decode.forecast import Foresight
 from decode.holds import Holds
 from decode.lateness import IDLE, Load, prompts_s, too_late
 from decode.passes import Pass, Row, build
+from decode.repeats import Repeats
 from decode.scheduler import (
     Budget,
     Loss,
@@ -39,7 +41,9 @@ class DecodeOptions:
     fingerprint: str  # of the model: the root of every page's name
     chunk_tokens: int
     enable_prefix_caching: bool = True
-    plan_ahead: bool = False  # the next pass, while one is computed
+    plan_ahead: bool = False  # the next pass, while one is computed; else it may be repeated
+    most_repeats: int = 1  # of a pass, where the runner can
+    heartbeat_s: float = HEARTBEAT_BUSY_S
 
 
 @dataclass(slots=True)
@@ -65,6 +69,9 @@ class Compute:
         self.n_passes = 0  # composed
         self.n_ended = 0  # sequences, by themselves
         self.short = False  # of pages, in the last pass: somebody may have to give way
+        most_repeats = 1 if options.plan_ahead else options.most_repeats
+        self._repeats = Repeats(most_repeats, limits, holds.pool)
+        self._n_changes = 0  # of who is active, as the last pass was composed
         self._pace = Pace()
         self._limits = limits
         self._budget = Budget(
@@ -110,6 +117,11 @@ class Compute:
 
     # --- passes ------------------------------------------------------------------------------
 
+    @property
+    def batch_changes(self) -> bool:
+        """The next pass will not be over the sequences of the last one."""
+        return self.holds.n_changes != self._n_changes
+
     def compose(
         self, credit: Mapping[InstanceId, int], step: StepId, *, ahead: bool
     ) -> Pass | None:
@@ -136,13 +148,25 @@ class Compute:
         if not draft.rows:
             return None
         self.n_passes += 1
-        work = build(step, draft.rows, draft.copies, self.holds.tables, self._limits.page_tokens)
+        self._n_changes = self.holds.n_changes
+        repeats = 1
+        if self._is_settled(draft, len(ready)):
+            repeats = self._repeats.plan(draft.rows, credit, draft.spare)
+        work = build(
+            step, draft.rows, draft.copies, self.holds.tables, self._limits.page_tokens, repeats
+        )
         for row in draft.rows:
             table = row.table
             table.step = step
             table.n_ahead += row.end - row.start
             table.n_unread += bool(row.draws)
         return work
+
+    def _is_settled(self, draft: _Draft, n_ready: int) -> bool:
+        """The next pass would be over the same sequences."""
+        most = min(n_ready, self._budget.max_num_seqs, self._budget.budget_tokens)
+        is_full = n_ready == len(self.holds.active) and len(draft.rows) == most
+        return is_full and not draft.copies
 
     def _budget_of(self, ready: Sequence[Ready]) -> Budget:
         """Prompts leave those who decode the time that these have asked for."""
@@ -291,14 +315,15 @@ class Compute:
 
     def commit(self, done: Pass, result: PassResult) -> list[Sample]:
         """The pass is final. Returns the live samples that have a new token."""
-        plan = done.plan
+        plan, rounds = done.plan, result.rounds
+        self.n_passes += len(rounds) - 1
         self._pace.learn(plan.n_rows, int(plan.len_B.sum()), result.seconds)
         at = 0
         scored = iter(result.scores)
         further: list[Sample] = []
         for row in done.rows:
-            new = result.drawn[at : at + len(row.draws)]
-            at += len(new)
+            new = [drawn[at : at + len(row.draws)] for drawn in rounds]
+            at += len(row.draws)
             scores = next(scored) if row.scores else ()
             if row.is_live:
                 row.sample.transfer.scored += scores
@@ -306,16 +331,19 @@ class Compute:
                 further += row.draws
         return further
 
-    def _advance(self, step: StepId, row: Row, new: Sequence[Drawn]) -> None:
+    def _advance(self, step: StepId, row: Row, rounds: Sequence[Sequence[Drawn]]) -> None:
+        """`rounds`: what its draws gave, each time that the pass was computed."""
         sample, table = row.sample, row.table
-        table.n_kv = row.end
+        n_known = len(sample.outputs)
+        for drawing, drawn in zip(row.draws, zip(*rounds, strict=True), strict=True):
+            self._append(drawing, drawn)
+        table.n_kv = row.end + max(0, len(sample.outputs) - n_known - 1)
         table.n_ahead -= row.end - row.start
         table.n_unread -= bool(row.draws)
         if table.step == step:
             table.step = None
+        self._repeats.done(row)
         self.holds.publish(sample)
-        for drawing, drawn in zip(row.draws, new, strict=True):
-            self._append(drawing, drawn)
         if row.draws and sample.transfer.cached is None:
             sample.transfer.cached = sample.cached
         if sample.followers and row.draws:
@@ -336,18 +364,22 @@ class Compute:
             other.hashes = list(sample.hashes)
         self.holds.fork(table, left - table.claim, going)
 
-    def _append(self, sample: Sample, drawn: Drawn) -> None:
-        sample.outputs = (*sample.outputs, drawn.token)
-        if drawn.logprob is not None:
-            sample.logprobs.append(drawn.logprob)
-        request = sample.transfer.request
-        sample.finish = token_rules(
-            request.params,
-            len(sample.outputs),
-            drawn.token,
-            n_prompt=len(request.prompt),
-            max_model_len=self._limits.max_model_len,
-        )
+    def _append(self, sample: Sample, drawn: Sequence[Drawn]) -> None:
+        """One after the other, until one ends it."""
+        request, n_outputs = sample.transfer.request, len(sample.outputs)
+        for n_more, one in enumerate(drawn, 1):
+            sample.finish = token_rules(
+                request.params,
+                n_outputs + n_more,
+                one.token,
+                n_prompt=len(request.prompt),
+                max_model_len=self._limits.max_model_len,
+            )
+            if sample.finish is not None:
+                drawn = drawn[:n_more]
+                break
+        sample.outputs += tuple([one.token for one in drawn])
+        sample.logprobs += [one.logprob for one in drawn if one.logprob is not None]
         if sample.finish is not None:
             self.n_ended += 1
             self.foresight.ended(len(sample.outputs), cut=sample.finish is FinishReason.LENGTH)

@@ -69,7 +69,7 @@ class DecodeCore:
         of sequences that give way may be kept."""
         self._limits = limits
         self._pool = pool
-        self._peers = Peers()
+        self._peers = Peers(options.heartbeat_s)
         self._outgoing = Outgoing()
         foresight = foresight or Lengths()
         fingerprint = options.fingerprint if options.enable_prefix_caching else None
@@ -91,6 +91,11 @@ class DecodeCore:
         """Nothing is owed to anybody: a draining process may exit."""
         moving = not (self._intake.idle and self._holds.spills.idle)
         return not self._transfers and self._steps.idle and not moving
+
+    @property
+    def batch_changes(self) -> bool:
+        """Whoever repeats a pass (`PassPlan.repeats`) should let the running one be the last."""
+        return self._compute.batch_changes
 
     def step(self, now: float, events: Sequence[Event]) -> Decision:
         """Take the events in; decide. Never raises for what a peer sent."""

@@ -53,6 +53,7 @@ class Holds:
         self.pending: PendingPages[Who] = PendingPages()
         self.tables = PageTables()
         self.active = self.claims.active
+        self.n_changes = 0  # of who is active and can be computed
         self.waiting: list[Sample] = []  # they are to be (re)computed when there is room; the same
         self._preempted: list[GaveWay] = []  # not told yet
         self._page_tokens = limits.page_tokens
@@ -93,7 +94,7 @@ class Holds:
         sample.table = table
         if not sample.preempted:
             sample.cached = table.n_kv
-        insort(self.active, sample, key=_age)
+        self._activate(sample)
         if sample.spilled is not None:
             self._restore(sample, sample.spilled)
         return True
@@ -122,6 +123,7 @@ class Holds:
             sample.table.n_kv = spilled.n_kv
             self.spills.drop(sample)
             self.publish(sample)
+            self.n_changes += 1
             return sample
         if spilled.phase is SpillPhase.RESTORING:
             self._give_back(sample, None)
@@ -145,7 +147,11 @@ class Holds:
             own = min(1, claim)
             claim -= own
             sample.table = Table(list(source.pages), source.n_kv, source.n_published, own)
-            insort(self.active, sample, key=_age)
+            self._activate(sample)
+
+    def _activate(self, sample: Sample) -> None:
+        insort(self.active, sample, key=_age)
+        self.n_changes += 1
 
     def leave(self, sample: Sample) -> None:
         """The one exit: whatever ended or stopped it, its pages come back here."""
@@ -159,6 +165,7 @@ class Holds:
             self._wait_no_more(sample)
         elif sample.table.pages or sample.table.claim:
             self.active.remove(sample)
+            self.n_changes += 1
         self.pending.failed(sample.who)
         table, sample.table = sample.table, Table()
         self.pool.give_back(table.pages, fence=fence)

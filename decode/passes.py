@@ -25,6 +25,7 @@ class Row:
     draws: tuple[Sample, ...]  # who draws from its last token's logits
     unread: bool  # its one token is drawn by the pass before, by the draw `table.draw`
     scores: bool = False  # set by `build`: it has a ScorePrompt, in the rows' order
+    ahead: tuple[int, int] = (0, 0)  # pages taken for repetitions, of which promised
 
     @property
     def is_live(self) -> bool:
@@ -47,6 +48,7 @@ def build(
     copies: Sequence[tuple[PageId, PageId]],
     tables: PageTables,
     page_tokens: int,
+    repeats: int,
 ) -> Pass:
     """Draws are in the rows' order, and within a row in that of `row.draws`."""
     tokens: list[int] = []
@@ -73,7 +75,7 @@ def build(
     counts_B = ends_B - starts_B
     start_B1 = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(counts_B, out=start_B1[1:])
-    n_pages = -(-int(ends_B.max()) // page_tokens)
+    n_pages = -(-(int(ends_B.max()) + repeats - 1) // page_tokens)
     tables_BM = tables.gather([row.table for row in rows], n_pages)
     row_B = np.repeat(np.arange(len(rows)), counts_B)
     positions_T = np.arange(len(tokens)) + (starts_B - start_B1[:-1])[row_B]
@@ -90,6 +92,7 @@ def build(
         copies=tuple(copies),
         unread_rows_U=rows_U,
         unread_draws_U=draws_U,
+        repeats=repeats,
     )
     return Pass(step, tuple(rows), plan)
 

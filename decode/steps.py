@@ -73,7 +73,7 @@ class Steps:
         self._learn(event)
         work = self._unanswered.popleft()
         self._ahead.discard(work.step)
-        self._pulse.end(now)
+        self._pulse.end(now, len(event.result.rounds) if isinstance(event, StepDone) else 1)
         if self._unanswered:
             self._begin(self._unanswered[0], now)
         return work
@@ -106,7 +106,8 @@ class Steps:
             for row in work.rows:
                 if row.draws:
                     gateway = row.sample.transfer.gateway
-                    drawn[gateway] = drawn.get(gateway, 0) + len(row.draws)
+                    n_drawn = len(row.draws) * work.plan.repeats
+                    drawn[gateway] = drawn.get(gateway, 0) + n_drawn
         return drawn
 
     def check(self, samples: Iterable[Sample]) -> None:

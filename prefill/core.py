@@ -19,7 +19,7 @@ from common.engine.events import (
     StepFailed,
     TicketFinal,
 )
-from common.engine.reports import Load, Peers, Pulse, Snapshots
+from common.engine.reports import HEARTBEAT_BUSY_S, Load, Peers, Pulse, Snapshots
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role, TicketId
 from common.kv.pages import PagePool
@@ -54,6 +54,7 @@ class PrefillOptions:
     fingerprint: str  # of the model: the root of every page's name
     chunk_tokens: int
     enable_prefix_caching: bool = True
+    heartbeat_s: float = HEARTBEAT_BUSY_S
 
 
 class PrefillCore:
@@ -69,7 +70,7 @@ class PrefillCore:
             cache=options.enable_prefix_caching,
         )
         self._transfers = Transfers(self._compute)
-        self._peers = Peers()
+        self._peers = Peers(options.heartbeat_s)
         self._draining = False
         self._pulse = Pulse()
         self._passes = Passes(

@@ -16,7 +16,7 @@ from common.ids import StepId, TicketId
 from common.messages import Limits
 from prefill.compute import Compute, step_fence, ticket_fence
 from prefill.pace import Pace, pairs
-from prefill.scheduler import Chunk, Room, plan, to_set_back
+from prefill.scheduler import TO_COMPUTE, Chunk, Room, plan, to_set_back
 from prefill.state import Event as Moved
 from prefill.state import Phase, Prompt
 
@@ -60,7 +60,7 @@ class Passes:
         """
         started: list[Prompt] = []
         actions: list[Action] = []
-        if self._running is not None:
+        if self._running is not None or not any(p.phase in TO_COMPUTE for p in queue):
             return started, actions
         chunks = self._plan(queue, now, owed_at=now)
         if not chunks:  # nobody uses the pages that whoever decode waits for may lack

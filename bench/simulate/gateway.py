@@ -28,7 +28,9 @@ class GatewayProcess(Process):
     def __init__(self, world: World, name: str) -> None:
         draw = world.random
         self.core = GatewayCore(
-            GatewayOptions(credit_tokens=world.shape.credit_tokens),
+            GatewayOptions(
+                credit_tokens=world.shape.credit_tokens, heartbeat_s=world.shape.heartbeat_s
+            ),
             lambda: TransferId(f"t{draw.getrandbits(64):016x}"),
         )
         peer = Peer(

@@ -5,7 +5,6 @@ be made and nothing to be checked after each step, and a device only takes time:
 compute is no matter. `bench.simulate.process` and its like are for what goes wrong.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -31,11 +30,14 @@ from common.engine.events import (
     TicketFinal,
 )
 from common.engine.plan import Drawn, PassResult
+from common.errors import InvariantBroken
 from common.ids import InstanceId, Role
 from common.kv.pages import PagePool
 from common.messages import AnyMessage, Hello, Snapshot
+from decode.core import DecodeCore
 
 TOKEN = Drawn(token=1)  # what every device draws
+MOST_REPEATS = 32  # of a pass: pages are taken for as many tokens ahead
 
 
 class Decided(Protocol):
@@ -92,7 +94,7 @@ class TimedProcess:
     def hear(self, event: Any) -> None:  # noqa: ANN401  each kind of core has its own
         """Whatever else happens at this moment is heard together with it."""
         if not self._come:
-            self._clock.at(0.0, self._turn)
+            self._clock.at(0.0, self.turn)
         self._come.append(event)
 
     def act(self, action: Any) -> None:  # noqa: ANN401
@@ -104,7 +106,7 @@ class TimedProcess:
     def meet(self, other: InstanceId) -> None:
         self._exchange.introduce(self, other)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
         events, self._come = self._come, []
         decision = self._core.step(self._clock.now, events)
         for action in decision.actions:
@@ -118,7 +120,40 @@ class TimedProcess:
         if at == self._wakes_at:  # else an earlier one was asked for since, and has rung
             self._wakes_at = np.inf
             if not self._come:
-                self._turn()
+                self.turn()
+
+
+@dataclass(slots=True, eq=False)
+class _Computing:
+    """The running pass, computed so often. Each time takes longer than the last, by as much."""
+
+    launch: Launch
+    began: float
+    first_s: float
+    growth_s: float
+    n_rounds: int
+
+    def seconds(self, n_rounds: int) -> float:
+        return n_rounds * self.first_s + self.growth_s * n_rounds * (n_rounds - 1) / 2
+
+    @property
+    def ends_at(self) -> float:
+        return self.began + self.seconds(self.n_rounds)
+
+    def stop(self, now: float) -> bool:
+        """With the round that is being computed. False: that is the last one anyway."""
+        n_rounds = 1
+        while n_rounds < self.n_rounds and self.began + self.seconds(n_rounds) < now:
+            n_rounds += 1
+        shorter, self.n_rounds = n_rounds < self.n_rounds, n_rounds
+        return shorter
+
+    def done(self) -> StepDone:
+        plan, n_rounds = self.launch.plan, self.n_rounds
+        drawn = (TOKEN,) * len(plan.draws)
+        seconds = self.seconds(n_rounds) / n_rounds
+        result = PassResult(drawn=drawn, seconds=seconds, again=(drawn,) * (n_rounds - 1))
+        return StepDone(self.launch.step, result)
 
 
 class TimedWorker(TimedProcess):
@@ -140,10 +175,11 @@ class TimedWorker(TimedProcess):
         pool, host_pool = _pool(part.n_pages), None
         if role is Role.DECODE and shape.host_pages:
             host_pool = _pool(shape.host_pages)
-        super().__init__(exchange, hello, core_of(shape, hello, pool, host_pool))
+        self._core = core_of(shape, hello, pool, host_pool, MOST_REPEATS)
+        super().__init__(exchange, hello, self._core)
         self._costs: Costs = part.costs
         self._reported = reported
-        self._launched: deque[Launch] = deque()
+        self._computing: _Computing | None = None
         self._link_free_at = 0.0
 
     def act(self, action: Action) -> None:
@@ -153,9 +189,7 @@ class TimedWorker(TimedProcess):
                     self._reported(self._clock.now, message)
                 self.send(to, message)
             case Launch():
-                self._launched.append(action)
-                if len(self._launched) == 1:
-                    self._compute(action)
+                self._compute(action)
             case Pull() | Spill():
                 self._copy(action)
             case Connect(peer):
@@ -163,18 +197,34 @@ class TimedWorker(TimedProcess):
             case Note() | Cancel():  # a ticket is final when it would have been
                 pass
 
-    def _compute(self, launch: Launch) -> None:
-        """Passes are computed in order."""
-        seconds = self._costs.pass_s(launch.plan)
-        drawn = (TOKEN,) * len(launch.plan.draws)
-        done = StepDone(launch.step, PassResult(drawn=drawn, seconds=seconds))
-        self._clock.at(seconds, lambda: self._computed(done))
+    def turn(self) -> None:
+        super().turn()
+        computing = self._computing
+        if computing is None or computing.n_rounds == 1 or not isinstance(self._core, DecodeCore):
+            return
+        if self._core.batch_changes and computing.stop(self._clock.now):
+            self._end(computing)
 
-    def _computed(self, done: StepDone) -> None:
-        self._launched.popleft()
-        self.hear(done)
-        if self._launched:
-            self._compute(self._launched[0])
+    def _compute(self, launch: Launch) -> None:
+        """Nobody plans ahead here: one pass at a time. Who has joined is told of its second token
+        at once: the first pass that it is in is not repeated."""
+        if self._computing is not None:
+            raise InvariantBroken("two passes at once")
+        plan, costs = launch.plan, self._costs
+        n_rounds = 1 if any(draw.index <= 1 for draw in plan.draws) else plan.repeats
+        growth_s = costs.decode.per_context_token_s * plan.n_rows
+        now = self._clock.now
+        self._computing = _Computing(launch, now, costs.pass_s(plan), growth_s, n_rounds)
+        self._end(self._computing)
+
+    def _end(self, computing: _Computing) -> None:
+        at = computing.ends_at
+        self._clock.at(at - self._clock.now, lambda: self._ended(computing, at))
+
+    def _ended(self, computing: _Computing, at: float) -> None:
+        if computing is self._computing and at == computing.ends_at:  # else it has ended before
+            self._computing = None
+            self.hear(computing.done())
 
     def _copy(self, action: Pull | Spill) -> None:
         """One after the other: what is copied at the same time shares the link."""

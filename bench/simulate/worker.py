@@ -186,7 +186,7 @@ def _region(owner: InstanceId, host: HostId, n_pages: int) -> RegionKey:
 
 
 def core_of(
-    shape: Shape, hello: Hello, pool: PagePool, host_pool: PagePool | None
+    shape: Shape, hello: Hello, pool: PagePool, host_pool: PagePool | None, most_repeats: int = 1
 ) -> PrefillCore | DecodeCore:
     """What decides in the worker that says this hello."""
     peer, limits = hello.peer, hello.limits
@@ -197,12 +197,15 @@ def core_of(
             fingerprint=FINGERPRINT,
             chunk_tokens=chunk_tokens,
             enable_prefix_caching=shape.caching,
+            heartbeat_s=shape.heartbeat_s,
         )
         return PrefillCore(limits, pool, options)
     options = DecodeOptions(
         fingerprint=FINGERPRINT,
         chunk_tokens=chunk_tokens,
         enable_prefix_caching=shape.caching,
+        most_repeats=most_repeats,
+        heartbeat_s=shape.heartbeat_s,
     )
     host = None
     if host_pool is not None:

@@ -65,6 +65,9 @@ class PassPlan:
     unread_rows_U, unread_draws_U
                   int64; the row's token is what that draw of the pass before gave: its last
                   output, not known as this was planned. tokens_T says 0 there; see `filled`
+    repeats       how often a runner may compute the pass before it answers, each time for the
+                  tokens that it has just drawn, a position further. Above 1 only where every
+                  sequence has one row and one draw; the tables have the pages for all of it
     """
 
     tokens_T: NDArray[np.int64]
@@ -78,6 +81,7 @@ class PassPlan:
     copies: tuple[tuple[PageId, PageId], ...] = ()
     unread_rows_U: NDArray[np.int64] = field(default_factory=_none)
     unread_draws_U: NDArray[np.int64] = field(default_factory=_none)
+    repeats: int = 1
 
     @property
     def n_rows(self) -> int:
@@ -97,7 +101,13 @@ class PassResult:
 
     drawn: tuple[Drawn, ...] = ()
     scores: tuple[tuple[TokenLogprob, ...], ...] = ()
-    seconds: float = 0.0  # of computing, measured by the runner
+    seconds: float = 0.0  # of computing it once, measured by the runner
+    again: tuple[tuple[Drawn, ...], ...] = ()  # by each repetition, fewer than `plan.repeats`
+
+    @property
+    def rounds(self) -> tuple[tuple[Drawn, ...], ...]:
+        """What was drawn, each time that the pass was computed."""
+        return (self.drawn, *self.again)
 
 
 def filled(plan: PassPlan, drawn: Sequence[Drawn]) -> PassPlan:

@@ -12,7 +12,7 @@ from common.kv.pages import PagePool
 from common.messages import Hello, Progress, Snapshot
 
 HEARTBEAT_BUSY_S = 0.25  # while something is shared with the peer
-HEARTBEAT_IDLE_S = 1.0
+HEARTBEAT_IDLE_S = 1.0  # or as seldom as a busy one, if that is more
 SNAPSHOT_EVERY_S = 0.05
 RECENT_STEPS = 32
 LIKE_STEPS = 8  # of these, to tell from how long one of as many rows takes
@@ -32,12 +32,12 @@ class Pulse:
     def begin(self, step: StepId, rows: int, now: float) -> None:
         self.running, self._began, self._rows = step, now, rows
 
-    def end(self, now: float) -> None:
-        """The running step is final, well or badly."""
+    def end(self, now: float, n_rounds: int = 1) -> None:
+        """The running step is final, well or badly, and was computed so often."""
         if self._began is not None:
-            self._recent.append((self._rows, now - self._began))
+            self._recent.append((self._rows, (now - self._began) / n_rounds))
         self.running = self._began = None
-        self._done += 1
+        self._done += n_rounds
 
     @property
     def ends_at(self) -> float | None:
@@ -149,7 +149,9 @@ class Snapshots:
 class Peers:
     """Who is welcome, and when each is owed a heartbeat."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat_s: float) -> None:
+        """`heartbeat_s`: between two while something is shared with the peer."""
+        self._heartbeat_s = heartbeat_s
         self._hellos: dict[InstanceId, Hello] = {}
         self._due: dict[InstanceId, float] = {}
 
@@ -176,7 +178,9 @@ class Peers:
         return [peer for peer, due in self._due.items() if now >= due]
 
     def beaten(self, peer: InstanceId, now: float, *, busy: bool) -> None:
-        self._due[peer] = now + (HEARTBEAT_BUSY_S if busy else HEARTBEAT_IDLE_S)
+        self._due[peer] = now + (
+            self._heartbeat_s if busy else max(self._heartbeat_s, HEARTBEAT_IDLE_S)
+        )
 
     @property
     def next_due(self) -> float | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from common.config import AdmissionPolicy
 from common.engine.events import Note, Send
+from common.engine.reports import HEARTBEAT_BUSY_S
 from common.errors import BatonError, InvariantBroken, Overloaded, TimedOut, TpotMissed
 from common.ids import InstanceId, Role, TransferId
 from common.messages import AnyMessage, End, Resume, Snapshot
@@ -31,6 +32,7 @@ class GatewayOptions:
     # that the gateway that they joined has been restarted.
     admission_s: float = 15.0
     credit_tokens: int = 65_536  # that one worker may have unacknowledged here
+    heartbeat_s: float = HEARTBEAT_BUSY_S
     admission: AdmissionPolicy = "predicted"
 
 

@@ -58,7 +58,7 @@ class GatewayCore:
         self._attempts = Attempts(options, self.fleet, self._out, new_id)
         self._requests = self._attempts.requests
         self._transfers = self._attempts.transfers
-        self._peers = Peers()
+        self._peers = Peers(options.heartbeat_s)
         self._acks: dict[InstanceId, dict[tuple[TransferId, int], Ack]] = defaultdict(dict)
         self._ack_due: float | None = None
         self.stale_messages = 0

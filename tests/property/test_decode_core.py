@@ -30,6 +30,7 @@ class Scenario:
     stormy: bool = False
     blind: bool = False
     plan_ahead: bool = True
+    most_repeats: int = 1  # of a pass, where the next is not planned ahead
     host_pages: int = 0
     n_requests: int = 20
 
@@ -48,6 +49,7 @@ SCENARIOS = st.builds(
     stormy=st.booleans(),
     blind=st.booleans(),
     plan_ahead=st.booleans(),
+    most_repeats=st.sampled_from((1, 3, 20)),
     host_pages=st.sampled_from((0, 2, 10, 60)),
 )
 
@@ -65,6 +67,7 @@ def world(scenario: Scenario, *, real_prefill: bool = False) -> World:
         peers=(G,),
         foresight=Blind() if scenario.blind else None,
         plan_ahead=scenario.plan_ahead,
+        most_repeats=scenario.most_repeats,
         host_pages=scenario.host_pages,
     )
     weather = STORM if scenario.stormy else Weather()

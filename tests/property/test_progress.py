@@ -1,5 +1,6 @@
 """Where nothing is lost, nothing waits for a heartbeat, and nobody is idle while there is work."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,6 @@ from bench.simulate.model import Wants
 from bench.simulate.shape import Shape
 from bench.simulate.worker import WorkerProcess
 from bench.simulate.workload import full_house, workload
-from common.engine import reports
 from common.engine.events import Launch, Pull
 from launch.gateway.transfers import Generate
 
@@ -32,8 +32,6 @@ SHAPES = {
 
 
 def at_once(shape: Shape, requests: list[Generate], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "HEARTBEAT_BUSY_S", NEVER_S)
-    monkeypatch.setattr(reports, "HEARTBEAT_IDLE_S", NEVER_S)
     active_at: list[float] = []
     act = WorkerProcess.act
 
@@ -43,7 +41,7 @@ def at_once(shape: Shape, requests: list[Generate], monkeypatch: pytest.MonkeyPa
         act(worker, action)  # pyright: ignore[reportArgumentType] as it came
 
     monkeypatch.setattr(WorkerProcess, "act", marked)
-    cluster = Cluster(shape)
+    cluster = Cluster(replace(shape, heartbeat_s=NEVER_S))
     began = cluster.now
     cluster.submit(*requests)
     cluster.answer(requests, seconds=60.0)

@@ -191,6 +191,7 @@ class Bench:
         peers: tuple[InstanceId, ...] = (G, P),
         foresight: Foresight | None = None,
         plan_ahead: bool = False,
+        most_repeats: int = 1,
         host_pages: int = 0,
     ) -> None:
         limits = Limits(
@@ -206,6 +207,7 @@ class Bench:
             chunk_tokens=chunk_tokens,
             enable_prefix_caching=cache,
             plan_ahead=plan_ahead,
+            most_repeats=most_repeats,
         )
         self.page_tokens = page_tokens
         self.pool = PagePool(n_pages, np.zeros(n_pages, np.uint64))

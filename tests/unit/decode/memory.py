@@ -56,7 +56,8 @@ class Memory:
         plan = launch.plan
         touched = {page for copy in plan.copies for page in copy}
         for table, length in zip(plan.tables_BM.tolist(), plan.len_B.tolist(), strict=True):
-            touched.update(map(PageId, table[: -(-length // self._page_tokens)]))
+            last = length + plan.repeats - 1
+            touched.update(map(PageId, table[: -(-last // self._page_tokens)]))
         self._live(launch.step, touched)
 
     def can_begin(self, launch: Launch) -> bool:
@@ -103,13 +104,30 @@ class Memory:
                 assert drawing.index == len(outputs)
                 assert digests == chain((*drawing.prompt, *outputs))
 
-    def done(self, launch: Launch) -> PassResult:
+    def done(self, launch: Launch, n_rounds: int = 1) -> PassResult:
+        """`n_rounds`: how often it was computed."""
         self._still_live(launch.step)
         for (page, at), digest in self._writes.items():
             self._pages[page][at] = digest
         drawn = [draw(self._digests[d.row], d.sample, d.index) for d in launch.plan.draws]
         self._drawn = tuple(Drawn(token=token) for token in drawn)
-        return PassResult(drawn=self._drawn)
+        rounds = [self._drawn]
+        while len(rounds) < n_rounds:
+            rounds.append(self._again(launch.plan, len(rounds), rounds[-1]))
+        return PassResult(drawn=self._drawn, again=tuple(rounds[1:]))
+
+    def _again(self, plan: PassPlan, n: int, drawn: Sequence[Drawn]) -> tuple[Drawn, ...]:
+        """The n-th repetition: each row for what it has drawn last, a position further."""
+        assert n < plan.repeats
+        assert [d.row for d in plan.draws] == list(range(plan.n_rows))
+        tokens: list[Drawn] = []
+        for d, last in zip(plan.draws, drawn, strict=True):
+            (self._digests[d.row],) = chain([last.token], self._digests[d.row])
+            position = int(plan.len_B[d.row]) + n - 1
+            page = int(plan.tables_BM[d.row, position // self._page_tokens])
+            self._pages[page][position % self._page_tokens] = self._digests[d.row]
+            tokens.append(Drawn(token=draw(self._digests[d.row], d.sample, d.index + n)))
+        return tuple(tokens)
 
     def failed(self, launch: Launch) -> None:
         self._still_live(launch.step)

@@ -152,7 +152,8 @@ class World:
             self.memory.failed(launch)
             final = StepFailed(launch.step, "raised")
         else:
-            final = StepDone(launch.step, self.memory.done(launch))
+            n_rounds = self.random.randint(1, launch.plan.repeats)
+            final = StepDone(launch.step, self.memory.done(launch, n_rounds))
         if self._passes:
             self._begin_pass()
         self.give(final)
