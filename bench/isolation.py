@@ -55,7 +55,7 @@ def setups(cpus: tuple[int, int], chunks: Sequence[int]) -> list[Setup]:
     (Sarathi-Serve) bounds what a stream waits for, not what one prompt is cut to."""
     first, second = cpus
     apart = (
-        *("--prefill", "1", "--decode", "1"),
+        *("--prefill", "1", "--decode", "1", "--disaggregate", "always"),
         *("--prefill.cpus", str(first), "--decode.cpus", str(second)),
     )
     together = (

@@ -21,6 +21,7 @@ TransportName = Literal["auto", "shm", "tcp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Quantization = Literal["none", "int8", "gguf"]
 BlockSize = Literal[1, 2, 4, 8, 16, 32, 64, 128, 256]
+Disaggregate = Literal["auto", "always", "never"]
 AdmissionPolicy = Literal["none", "load", "predicted"]
 
 MAX_WAIT_S = 86_400.0  # that anybody can ask for
@@ -198,6 +199,9 @@ class ServeConfig(ProcessOptions, frozen=True, kw_only=True):
     max_waiting_requests: Annotated[
         int, Meta(ge=1, description="HTTP requests in progress; beyond it the answer is 429")
     ] = 1024
+    disaggregate: Annotated[
+        Disaggregate, Meta(description="prefill workers compute prompts; auto: where it pays")
+    ] = "auto"
     slo_ttft: Annotated[
         Milliseconds | None,
         Meta(description="a request's first token is due after so many ms, unless it says itself"),

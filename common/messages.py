@@ -354,7 +354,7 @@ class Snapshot(Message, frozen=True, kw_only=True):
     waiting: int
     queued_tokens: int  # prompt tokens accepted and not yet computed
     step_s: float  # recent median of a pass
-    tokens_per_s: float  # recent prompt tokens a second of a busy prefill; 0: not known
+    tokens_per_s: float  # of prompts, in passes as large as they come; 0: not known
     stored: tuple[PageHash, ...] = ()
     removed: tuple[PageHash, ...] = ()
 

@@ -199,6 +199,13 @@ class GatewayMetrics:
             ("model_name",),
             registry=self._registry,
         )
+        self._routed = Counter(
+            "baton:disaggregation_total",
+            "Attempts by who computes the prompt (remote: a prefill worker; local: the decode "
+            "worker itself), and by why",
+            ("model_name", "decision", "reason"),
+            registry=self._registry,
+        )
         self.requests_in_progress = Gauge(
             "baton:num_requests_in_progress",
             "HTTP requests that are being answered",
@@ -220,6 +227,10 @@ class GatewayMetrics:
 
     def attempt(self) -> None:
         self._attempts.labels(self._model).inc()
+
+    def routed(self, decision: str, reason: str) -> None:
+        """An attempt has workers: as its note `routed` tells."""
+        self._routed.labels(self._model, decision, reason).inc()
 
     # --- workers -----------------------------------------------------------------------------
 

@@ -71,7 +71,11 @@ class _Server:
         self._engine = Engine(
             self._mailbox,
             Links(self._mailbox, self._hello()),
-            GatewayOptions(max_requests=config.max_waiting_requests, admission=config.admission),
+            GatewayOptions(
+                max_requests=config.max_waiting_requests,
+                disaggregate=config.disaggregate,
+                admission=config.admission,
+            ),
             request_log=self._request_log,
             metrics=self._metrics,
         )

@@ -27,6 +27,7 @@ class Settings:
         return [
             f"--prefill={prefill}",
             f"--decode={decode}",
+            "--disaggregate=always",
             f"--transport={self.transport}",
             f"--{'' if self.caching else 'no-'}enable-prefix-caching",
             f"--prefill.chunk-tokens={self.chunk_tokens}",

@@ -9,7 +9,10 @@ import numpy as np
 
 from common.kv.pages import PagePool
 
-BOUNDED = (".prefixes", ".snapshot", "._barred", ".foresight", "._foresight", "._pace")
+BOUNDED = (
+    *(".prefixes", ".snapshot", "._barred", ".foresight", "._foresight"),
+    *("._pace", "._paces[]"),
+)
 CONTAINERS = (dict, list, set, tuple, frozenset, deque)
 
 

@@ -29,7 +29,9 @@ class GatewayProcess(Process):
         draw = world.random
         self.core = GatewayCore(
             GatewayOptions(
-                credit_tokens=world.shape.credit_tokens, heartbeat_s=world.shape.heartbeat_s
+                credit_tokens=world.shape.credit_tokens,
+                heartbeat_s=world.shape.heartbeat_s,
+                disaggregate=world.shape.disaggregate,
             ),
             lambda: TransferId(f"t{draw.getrandbits(64):016x}"),
         )

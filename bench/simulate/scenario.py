@@ -12,12 +12,14 @@ from bench.simulate.model import Wants
 from bench.simulate.process import Watch
 from bench.simulate.shape import Shape, Weather
 from bench.simulate.workload import full_house, workload
+from common.config import Disaggregate
 from common.errors import InvariantBroken, Overloaded, PeerError
 from common.ids import Role
 from launch.gateway.transfers import Generate
 
 EVERYTHING = Wants.ENDS | Wants.LOGPROBS | Wants.SCORES
 LOST_AFTER_S = 3.0  # heartbeats come once a second or more often
+DISAGGREGATE: tuple[Disaggregate, ...] = ("auto", "always", "always", "never")
 REUSE_SHARE, SCARCE_SHARE = 0.4, 0.15  # of scenarios: see `_reuse` and `_scarce`
 PATIENCE_S = 40.0  # of clients, once the weather is fair: pauses and delays may last 5 s more
 
@@ -55,9 +57,10 @@ def scenario(seed: int) -> Scenario:
     """Some faults, none or many, in a cluster that is small enough to be always short of
     something."""
     draw = Random(f"scenario {seed}")  # a stream of its own: the cluster is seeded with `seed`
+    disaggregate = Random(f"disaggregate {seed}").choice(DISAGGREGATE)  # another, that came later
     drawn = Scenario(
         seed=seed,
-        shape=_shape(draw),
+        shape=replace(_shape(draw), disaggregate=disaggregate),
         weather=_weather(draw),
         n_requests=draw.choice((3, 8, 12, 16)),
         most_outputs=draw.choice((20, 20, 100)),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bench.simulate.costs import Costs
+from common.config import Disaggregate
 from common.engine.reports import HEARTBEAT_BUSY_S
 from common.ids import Role
 
@@ -35,6 +36,7 @@ class Shape:
     max_num_seqs: int = 8
     max_waiting: int = 1000
     credit_tokens: int = 65_536
+    disaggregate: Disaggregate = "always"
     heartbeat_s: float = HEARTBEAT_BUSY_S  # while something is shared
     lost_after_s: float = 10.0  # of silence
     high_water: int = 10_000  # messages that may be on their way from one process to another

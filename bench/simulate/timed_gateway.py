@@ -60,7 +60,11 @@ class TimedGateway(TimedProcess):
 
     def __init__(self, exchange: Exchange, shape: Shape, random: Random) -> None:
         core = GatewayCore(
-            GatewayOptions(credit_tokens=shape.credit_tokens, heartbeat_s=shape.heartbeat_s),
+            GatewayOptions(
+                credit_tokens=shape.credit_tokens,
+                heartbeat_s=shape.heartbeat_s,
+                disaggregate=shape.disaggregate,
+            ),
             lambda: TransferId(f"t{random.getrandbits(64):016x}"),
         )
         peer = Peer(instance=NAME, role=Role.GATEWAY, host=HostId("h"), endpoints=(NAME,))

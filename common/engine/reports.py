@@ -15,6 +15,8 @@ HEARTBEAT_BUSY_S = 0.25  # while something is shared with the peer
 HEARTBEAT_IDLE_S = 1.0  # or as seldom as a busy one, if that is more
 SNAPSHOT_EVERY_S = 0.05
 RECENT_STEPS = 32
+LARGE_STEPS = 8  # of the largest, to tell how fast prompts are computed
+PROMPT_ROWS = 16  # steps of fewer do not show it
 LIKE_STEPS = 8  # of these, to tell from how long one of as many rows takes
 LIKE_ROWS = 0.125  # how much their rows may differ, as a share
 
@@ -27,6 +29,7 @@ class Pulse:
         self._began: float | None = None
         self._rows = 0
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_STEPS)
+        self._large: deque[tuple[int, float]] = deque(maxlen=LARGE_STEPS)
         self.running: StepId | None = None
 
     def begin(self, step: StepId, rows: int, now: float) -> None:
@@ -35,7 +38,9 @@ class Pulse:
     def end(self, now: float, n_rounds: int = 1) -> None:
         """The running step is final, well or badly, and was computed so often."""
         if self._began is not None:
-            self._recent.append((self._rows, (now - self._began) / n_rounds))
+            seconds = (now - self._began) / n_rounds
+            self._recent.append((self._rows, seconds))
+            self._learn(self._rows, seconds)
         self.running = self._began = None
         self._done += n_rounds
 
@@ -63,9 +68,17 @@ class Pulse:
         return sum(rows for rows, _ in self._recent) / seconds if seconds > 0 else 0.0
 
     @property
-    def best_tokens_per_s(self) -> float:
-        """Of the fastest recent step: small ones do not show what the device can; 0: none yet."""
-        return max((rows / s for rows, s in self._recent if s > 0), default=0.0)
+    def prompt_tokens_per_s(self) -> float:
+        """Median rows a second of the last large steps, whose rows are no less than half of the
+        largest of them: others do not show what the device can. 0: all were small."""
+        return median(rows / s for rows, s in self._large) if self._large else 0.0
+
+    def _learn(self, rows: int, seconds: float) -> None:
+        largest = max((one for one, _ in self._large), default=PROMPT_ROWS)
+        if seconds > 0 and 2 * rows >= largest and rows >= PROMPT_ROWS:
+            if rows > 2 * largest:
+                self._large.clear()
+            self._large.append((rows, seconds))
 
     def progress(self, now: float) -> Progress:
         age_s = 0.0 if self._began is None else now - self._began
@@ -136,7 +149,7 @@ class Snapshots:
                         waiting=load.waiting,
                         queued_tokens=load.queued_tokens,
                         step_s=self._pulse.step_s,
-                        tokens_per_s=self._pulse.tokens_per_s,
+                        tokens_per_s=self._pulse.prompt_tokens_per_s,
                         stored=everything if whole else stored,
                         removed=() if whole else removed,
                     ),

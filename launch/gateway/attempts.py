@@ -6,7 +6,7 @@ Owns the records of requests and transfers; what workers send is judged by `gate
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from common.config import AdmissionPolicy
+from common.config import AdmissionPolicy, Disaggregate
 from common.engine.events import Note, Send
 from common.engine.reports import HEARTBEAT_BUSY_S
 from common.errors import BatonError, InvariantBroken, Overloaded, TimedOut, TpotMissed
@@ -15,9 +15,10 @@ from common.messages import AnyMessage, End, Resume, Snapshot
 from launch.gateway.events import Admitted, GatewayAction, Rejected
 from launch.gateway.fleet import Fleet
 from launch.gateway.overload import Admission, Candidate, Verdict
-from launch.gateway.router import Demand, Route
+from launch.gateway.router import Route
 from launch.gateway.timeouts import Timeouts
 from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfer
+from launch.gateway.views import Demand
 
 RETRY_S = (0.0, 0.05, 0.2, 0.5, 1.0)  # before the n-th attempt since the last progress
 
@@ -32,6 +33,7 @@ class GatewayOptions:
     # that the gateway that they joined has been restarted.
     admission_s: float = 15.0
     credit_tokens: int = 65_536  # that one worker may have unacknowledged here
+    disaggregate: Disaggregate = "auto"  # whether prefill workers compute a prompt
     heartbeat_s: float = HEARTBEAT_BUSY_S
     admission: AdmissionPolicy = "predicted"
 
@@ -188,6 +190,7 @@ class Attempts:
         transfer.prefill_over = False
         transfer.phase = Phase.SENT
         self._fleet.assign(transfer)
+        self._out.note(transfer, "routed", {"decision": chosen.decision, "reason": chosen.reason})
         for worker in transfer.workers:
             self._at.setdefault(worker, {})[transfer.transfer] = transfer
         self.offer(transfer, transfer.workers)

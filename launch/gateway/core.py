@@ -53,7 +53,7 @@ class GatewayCore:
 
     def __init__(self, options: GatewayOptions, new_id: Callable[[], TransferId]) -> None:
         self._options = options
-        self.fleet = Fleet()
+        self.fleet = Fleet(options.disaggregate)
         self._out = Outbox()
         self._attempts = Attempts(options, self.fleet, self._out, new_id)
         self._requests = self._attempts.requests
@@ -383,8 +383,9 @@ class GatewayCore:
         loads: Counter[InstanceId] = Counter()
         for t in self._transfers.values():
             n_prompt, params = len(t.generate.prompt), t.generate.params
-            if t.prompt_queued and t.prefill is not None and t.prefill.instance in self.fleet:
-                loads[t.prefill.instance] += n_prompt
+            computing = t.prefill or t.decode
+            if t.prompt_queued and computing is not None and computing.instance in self.fleet:
+                loads[computing.instance] += n_prompt
             if t.decode is not None:
                 loads[t.decode.instance] += n_prompt + params.max_tokens * len(t.samples)
         if loads != self.fleet.loads():

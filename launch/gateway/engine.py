@@ -268,6 +268,9 @@ class Engine:
                     self._metrics.attempt()
             case Note():
                 self._request_log.write(action.name, action.transfer, action.attempt, action.fields)
+                if action.name == "routed":
+                    fields = action.fields
+                    self._metrics.routed(str(fields["decision"]), str(fields["reason"]))
             case _:
                 stream = self._streams.get(action.request)
                 if stream is not None:

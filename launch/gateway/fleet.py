@@ -1,10 +1,12 @@
 """The workers as one gateway knows them: views for the router, what is there, barred pairs."""
 
+from common.config import Disaggregate
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role
-from common.messages import Hello, Peer, Snapshot
-from launch.gateway.router import Demand, Route, WorkerView, route
+from common.messages import Hello, Snapshot
+from launch.gateway.router import Route, route
 from launch.gateway.transfers import Transfer
+from launch.gateway.views import Demand, WorkerView
 
 BAR_S = 5.0  # a pair whose transfer failed is not tried again before
 
@@ -12,7 +14,8 @@ BAR_S = 5.0  # a pair whose transfer failed is not tried again before
 class Fleet:
     """Who is up. Decides only by asking `router`."""
 
-    def __init__(self) -> None:
+    def __init__(self, disaggregate: Disaggregate = "auto") -> None:
+        self._disaggregate: Disaggregate = disaggregate
         self._views: dict[InstanceId, WorkerView] = {}
         self._barred: dict[tuple[InstanceId, InstanceId], float] = {}
 
@@ -61,41 +64,71 @@ class Fleet:
         self._barred[prefill, decode] = now + BAR_S
 
     def route(self, demand: Demand, now: float, avoid: frozenset[InstanceId]) -> Route | None:
-        """The cheapest pair; workers in `avoid` only if there are no others."""
+        """The cheapest route; workers in `avoid`, who have refused, only if there are no others."""
         self._barred = {pair: until for pair, until in self._barred.items() if until > now}
         prefills, decodes = (
             [v for v in self.of(role) if v.instance not in avoid] or self.of(role)
             for role in (Role.PREFILL, Role.DECODE)
         )
-        return route(demand, prefills, decodes, self._barred.keys())
+        return route(
+            demand,
+            prefills,
+            decodes,
+            self._barred.keys(),
+            disaggregate=self._disaggregate,
+            refused=avoid,
+        )
 
     def assign(self, transfer: Transfer) -> None:
         """Count the transfer at the workers of its route."""
-        transfer.prompt_queued = transfer.prefill is not None
-        self._count(transfer.prefill, 1, len(transfer.generate.prompt))
-        self._count(transfer.decode, 1, _all_tokens(transfer))
+        transfer.prompt_queued = True
+        self._count_prompt(transfer, 1)
+        self._count_decode(transfer, 1)
 
     def computed(self, transfer: Transfer) -> None:
-        """Its prompt is no work any more for its prefill worker. Idempotent."""
+        """Its prompt is no work any more for whoever was to compute it. Idempotent."""
         if transfer.prompt_queued:
             transfer.prompt_queued = False
-            self._count(transfer.prefill, -1, len(transfer.generate.prompt))
+            self._count_prompt(transfer, -1)
 
     def unassign(self, transfer: Transfer) -> None:
         self.computed(transfer)
-        self._count(transfer.decode, -1, _all_tokens(transfer))
+        self._count_decode(transfer, -1)
 
-    def _count(self, peer: Peer | None, sign: int, n_tokens: int) -> None:
+    def _count_prompt(self, transfer: Transfer, sign: int) -> None:
+        peer = transfer.prefill or transfer.decode
         view = None if peer is None else self._views.get(peer.instance)
         if view is not None:
-            view.own_requests += sign
-            view.own_tokens += sign * n_tokens
-            if view.own_requests < 0 or view.own_tokens < 0:
-                raise InvariantBroken(f"{view.instance}: fewer than no requests")
+            view.own_prompt_tokens += sign * len(transfer.generate.prompt)
+            view.own_requests += sign * (transfer.prefill is not None)
+            _check(view)
+
+    def _count_decode(self, transfer: Transfer, sign: int) -> None:
+        peer, tpot_s = transfer.decode, transfer.generate.slo.tpot_s
+        view = None if peer is None else self._views.get(peer.instance)
+        if view is None:
+            return
+        view.own_requests += sign
+        view.own_tokens += sign * _all_tokens(transfer)
+        if tpot_s is not None:
+            view.own_tpots_s[tpot_s] += sign
+            if not view.own_tpots_s[tpot_s]:
+                del view.own_tpots_s[tpot_s]
+        _check(view)
 
     def loads(self) -> dict[InstanceId, int]:
-        """Tokens of this gateway's requests, by worker that has any."""
-        return {v.instance: v.own_tokens for v in self._views.values() if v.own_requests}
+        """Tokens of this gateway's requests, by worker that has any: prompts to be computed, and
+        all that are to be kept for decoding."""
+        return {
+            v.instance: v.own_prompt_tokens + v.own_tokens
+            for v in self._views.values()
+            if v.own_requests
+        }
+
+
+def _check(view: WorkerView) -> None:
+    if min(view.own_requests, view.own_prompt_tokens, view.own_tokens) < 0:
+        raise InvariantBroken(f"{view.instance}: fewer than no requests")
 
 
 def _all_tokens(transfer: Transfer) -> int:

@@ -84,7 +84,7 @@ class Transfer:
     handed_by: float = 0.0  # of the attempt: when its prompt should be computed; the core's clock
     resumes: tuple[Resume, ...] = ()  # what the attempt started from, whatever has come since
     prefill_over: bool = False  # of this attempt: it has let go of it
-    prompt_queued: bool = False  # of this attempt: at its prefill worker, not known to be computed
+    prompt_queued: bool = False  # of this attempt: at whoever computes it, not known to be computed
     awaited: set[InstanceId] = field(default_factory=set[InstanceId])  # have not accepted yet
     early: dict[tuple[int, int], TokenRun] = field(  # (sample, index): before the prompt's scores
         default_factory=dict[tuple[int, int], TokenRun]

@@ -19,7 +19,8 @@ def request_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(default_model: Path, request_log: Path) -> Iterator[RunningServer]:
     """One prefill and one decode worker, in float32, prompts in chunks of 64 tokens."""
-    with serving(default_model, *SMALL, "--request-log", str(request_log)) as running:
+    flags = ("--disaggregate", "always", "--request-log", str(request_log))
+    with serving(default_model, *SMALL, *flags) as running:
         yield running
 
 

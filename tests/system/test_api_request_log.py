@@ -41,6 +41,7 @@ def test_the_life_of_a_request(client: openai.OpenAI, request_log: Path) -> None
     # Each process's own story, in order.
     assert [event for role, event in events if role == "gateway"] == [
         "received",
+        "routed",
         "first_token",
         "finished",
     ]

@@ -70,6 +70,7 @@ def watched(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     with serving(
         default_model,
         "--dtype=float32",
+        "--disaggregate=always",
         "--max-model-len=1280",
         "--kv-cache-memory-bytes=192MiB",
         f"--prefill.chunk-tokens={CHUNK_TOKENS}",

@@ -32,7 +32,8 @@ def run_dir() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def mortal(default_model: Path, run_dir: Path) -> Iterator[RunningServer]:
     """A server whose workers may be killed, and that the last test here stops."""
-    with serving(default_model, *SMALL, "--run-dir", str(run_dir)) as running:
+    flags = ("--disaggregate", "always", "--run-dir", str(run_dir))
+    with serving(default_model, *SMALL, *flags) as running:
         yield running
 
 

@@ -2,16 +2,26 @@ from common.engine.reports import Pulse
 from common.ids import StepId
 
 
-def test_the_best_rate_is_that_of_the_fastest_recent_step() -> None:
-    pulse = Pulse()
-    assert pulse.best_tokens_per_s == 0.0
-    now = 0.0
-    for step, (rows, seconds) in enumerate([(1, 0.25), (64, 0.5), (2, 0.25), (9, 0.0)]):
+def rate_after(*steps: tuple[int, float]) -> float:
+    """(rows, seconds) of each."""
+    pulse, now = Pulse(), 0.0
+    for step, (rows, seconds) in enumerate(steps):
         pulse.begin(StepId(step), rows, now)
         now += seconds
         pulse.end(now)
-    assert pulse.best_tokens_per_s == 128.0
-    assert pulse.tokens_per_s == 76.0
+    return pulse.prompt_tokens_per_s
+
+
+def test_large_steps_tell_how_fast_prompts_are_computed() -> None:
+    assert rate_after((1, 0.25), (15, 0.25), (64, 0.0)) == 0.0
+    assert rate_after((1, 0.25), (64, 0.5), (2, 0.25)) == 128.0
+    assert rate_after((64, 0.5), (32, 0.5), (31, 0.5), (48, 0.5)) == 96.0
+    assert rate_after((16, 0.5), (17, 0.5), (64, 0.25)) == 256.0  # others were not large after all
+
+
+def test_a_large_step_is_not_forgotten_for_small_ones() -> None:
+    assert rate_after((64, 0.5), *[(8, 0.25)] * 100) == 128.0
+    assert rate_after((64, 0.5), *[(64, 0.25)] * 8) == 256.0
 
 
 def test_a_step_should_end_as_recent_ones_of_about_as_many_rows_did() -> None:

@@ -1,8 +1,10 @@
 """A gateway core on a bench: clients and workers in, actions out, a clock that the test turns."""
 
+from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
+from common.config import Disaggregate
 from common.engine.events import Note, PeerDown, PeerUp, Received, Send
 from common.ids import HostId, InstanceId, PageHash, Role, TransferId
 from common.messages import (
@@ -177,10 +179,15 @@ class Bench:
     """Knows one prefill and one decode worker from the start, unless told otherwise."""
 
     def __init__(
-        self, *workers: InstanceId, options: GatewayOptions | None = None, alone: bool = False
+        self,
+        *workers: InstanceId,
+        options: GatewayOptions | None = None,
+        alone: bool = False,
+        disaggregate: Disaggregate = "always",
     ) -> None:
         ids = count(1)
-        self.core = GatewayCore(options or GatewayOptions(), lambda: TransferId(f"t{next(ids)}"))
+        options = replace(options or GatewayOptions(), disaggregate=disaggregate)
+        self.core = GatewayCore(options, lambda: TransferId(f"t{next(ids)}"))
         self.now = 0.0
         self.wake_at: float | None = None
         self.actions: tuple[GatewayAction, ...] = ()

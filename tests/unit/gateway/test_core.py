@@ -44,7 +44,10 @@ def test_a_prompt_is_sent_to_both_sides_at_once() -> None:
     assert (prefill.samples, prefill.decode) == (samples, D)
     assert (expect.transfer, expect.attempt, expect.prompt) == (T, 1, (1, 2, 3))
     assert (expect.samples, expect.prefill) == (samples, peer(P))
-    assert bench.did(Note) == [Note(T, 0, "received", {"request": R})]
+    assert bench.did(Note) == [
+        Note(T, 0, "received", {"request": R}),
+        Note(T, 1, "routed", {"decision": "remote", "reason": "flag"}),
+    ]
 
 
 def test_it_is_admitted_when_both_have_accepted() -> None:

@@ -5,8 +5,8 @@ import pytest
 from common.errors import InvariantBroken
 from common.ids import Role, TransferId
 from launch.gateway.fleet import BAR_S, Fleet
-from launch.gateway.router import Demand
 from launch.gateway.transfers import Sample, Transfer
+from launch.gateway.views import Demand
 from tests.unit.gateway.builders import D2, P2, D, P, generate, hello, limits, peer, snapshot
 
 DEMAND = Demand(n_tokens=6, max_tokens=4, hashes=())
@@ -14,7 +14,7 @@ NOBODY = frozenset[str]()
 
 
 def fleet(*instances: str) -> Fleet:
-    made = Fleet()
+    made = Fleet("always")
     for instance in instances or (P, D):
         made.up(hello(instance))  # pyright: ignore[reportArgumentType] InstanceId
     return made

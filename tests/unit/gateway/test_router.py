@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from common.ids import InstanceId, PageHash
-from launch.gateway.router import Demand, Route, WorkerView, route
+from launch.gateway.router import Reason, Route, route
+from launch.gateway.views import Demand, WorkerView
 from tests.unit.gateway.builders import D2, P2, D, P, hello, snapshot
 
 PAGES = tuple(PageHash(bytes([n])) for n in range(25))
@@ -32,7 +33,7 @@ def view(  # noqa: PLR0913  every field has a default
         tokens_per_s=tokens_per_s,
     )
     assert made.take(told)
-    made.own_tokens = own
+    made.own_prompt_tokens = own
     return made
 
 
@@ -43,7 +44,7 @@ def chosen(
 ) -> Route:
     prefills = [v for v in views if v.instance.startswith("prefill")]
     decodes = [v for v in views if v.instance.startswith("decode")]
-    found = route(demand, prefills, decodes, barred)
+    found = route(demand, prefills, decodes, barred, disaggregate="always")
     assert found is not None
     return found
 
@@ -53,7 +54,7 @@ def test_without_decode_workers_there_is_no_route() -> None:
 
 
 def test_without_prefill_workers_decode_computes_the_prompt() -> None:
-    assert chosen(view(D)) == Route(None, D, 0)
+    assert chosen(view(D)) == Route(None, D, 0, reason=Reason.ONLY)
 
 
 def test_equal_costs_go_by_instance() -> None:
@@ -107,7 +108,7 @@ def test_a_barred_pair_is_passed_over() -> None:
 
 
 def test_where_every_pair_is_barred_decode_computes_the_prompt() -> None:
-    assert chosen(view(P), view(D), barred=((P, D),)) == Route(None, D, 0)
+    assert chosen(view(P), view(D), barred=((P, D),)) == Route(None, D, 0, reason=Reason.ONLY)
 
 
 def test_a_worker_that_has_told_nothing_is_guessed() -> None:
@@ -202,5 +203,4 @@ def test_before_a_whole_snapshot_nothing_can_be_built_on() -> None:
 def test_demand_is_what_is_missing() -> None:
     """An almost whole prefix still costs its last token."""
     demand = replace(DEMAND, n_tokens=8, hashes=PAGES[:2])
-    found = route(demand, [view(P, cached=2), view(P2)], [view(D)], ())
-    assert found == Route(P, D, 0)
+    assert chosen(view(P, cached=2), view(P2), view(D), demand=demand) == Route(P, D, 0)

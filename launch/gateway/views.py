@@ -1,0 +1,82 @@
+"""What a gateway knows of its workers and of a request, as far as routing is concerned. Records,
+no decisions.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from common.ids import InstanceId, PageHash
+from common.messages import Hello, Snapshot
+
+
+@dataclass(slots=True, eq=False)
+class WorkerView:
+    """What this gateway knows of one worker: its last snapshot, and its own requests there."""
+
+    hello: Hello
+    snapshot: Snapshot | None = None
+    prefixes: set[PageHash] = field(default_factory=set[PageHash])
+    own_requests: int = 0  # of this gateway, not over yet
+    own_prompt_tokens: int = 0  # of those, to be computed there
+    own_tokens: int = 0  # decode: prompt + output tokens of those
+    own_tpots_s: Counter[float] = field(default_factory=Counter[float])  # decode: stated by those
+
+    @property
+    def instance(self) -> InstanceId:
+        return self.hello.peer.instance
+
+    @property
+    def page_tokens(self) -> int:
+        return self.hello.limits.page_tokens if self.hello.limits is not None else 1
+
+    @property
+    def busy(self) -> int:
+        """Sequences there, as its snapshot tells or as this gateway knows better."""
+        snapshot = self.snapshot
+        busy = snapshot.running + snapshot.waiting if snapshot is not None else 0
+        return max(busy, self.own_requests)
+
+    @property
+    def queued_tokens(self) -> int:
+        """Of prompts, to be computed there, from the same two sources."""
+        queued = self.snapshot.queued_tokens if self.snapshot is not None else 0
+        return max(queued, self.own_prompt_tokens)
+
+    @property
+    def tightest_tpot_s(self) -> float | None:
+        """Of this gateway's requests that decode there; None: none states one."""
+        return min(self.own_tpots_s, default=None)
+
+    def take(self, snapshot: Snapshot) -> bool:
+        """Take a snapshot in. False if one was missed before it: ask for a whole one."""
+        last = self.snapshot
+        if not snapshot.whole and (last is None or snapshot.sequence != last.sequence + 1):
+            return last is not None and snapshot.sequence <= last.sequence
+        if snapshot.whole:
+            self.prefixes = set(snapshot.stored)
+        else:
+            self.prefixes.update(snapshot.stored)
+            self.prefixes.difference_update(snapshot.removed)
+        self.snapshot = snapshot
+        return True
+
+    def cached_pages(self, hashes: Sequence[PageHash]) -> int:
+        """How many leading pages it holds, as far as its snapshots tell."""
+        n = 0
+        for page_hash in hashes:
+            if page_hash not in self.prefixes:
+                break
+            n += 1
+        return n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a request needs, as far as routing is concerned."""
+
+    n_tokens: int  # to have KV before the first new token
+    max_tokens: int
+    hashes: tuple[PageHash, ...]  # of the full pages of those tokens
+    ttft_s: float | None = None  # from now to when the first is owed; None: no SLO says
+    tpot_s: float | None = None  # a token after it, in the mean; None: the same
