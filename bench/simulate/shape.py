@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from bench.simulate.costs import Costs
 from common.config import Disaggregate
 from common.engine.reports import HEARTBEAT_BUSY_S
+from common.config import AdmissionPolicy
 from common.ids import Role
 
 
@@ -45,6 +46,7 @@ class Shape:
     decode_budget_tokens: int | None = None
     decode_max_num_seqs: int | None = None
     decode_costs: Costs | None = None
+    admission: AdmissionPolicy = "predicted"  # of timed runs
     message_s: float = 0.0002  # in timed runs: from one process to another
     request_s: float = 0.0  # the same: from a client to the gateway's core, text made tokens
     token_s: float = 0.0  # the same: from the gateway's core to a client

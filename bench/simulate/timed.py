@@ -30,6 +30,7 @@ class Ask:
     at_s: float  # from the start
     prompt: tuple[int, ...]  # token ids: what prompts share is found
     output_tokens: int
+    max_tokens: int | None = None  # that the gateway knows of; None: those
     ttft_s: float | None = None  # None: it states none
     tpot_s: float | None = None
 

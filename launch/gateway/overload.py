@@ -16,7 +16,7 @@ from zlib import crc32
 
 from common.config import AdmissionPolicy
 from common.engine.lengths import Lengths
-from common.engine.pace import Pace
+from common.engine.pace import SHARE, Pace
 from common.ids import InstanceId
 from common.params import FinishReason
 from launch.gateway.transfers import RETRY_MIN_S, Phase, Sample, Transfer
@@ -68,8 +68,8 @@ class Device:
 def judge(
     own: Sequence[Answer], owed_s: float, others: Sequence[Answer], device: Device, at_s: float
 ) -> Verdict | None:
-    """None: `own` is taken. `owed_s`: for each of its tokens. `at_s`: from now until the time whose
-    load counts.
+    """None: `own` is taken. `owed_s`: for each of its tokens; a share of it is for what is not
+    computing, and for what is predicted wrongly. `at_s`: from now until the time whose load counts.
 
     Whoever would be alone is taken, however slow the worker is: else nobody would ever learn that
     it has become faster.
@@ -84,7 +84,7 @@ def judge(
 
     def fits(n_ended: int) -> bool:
         tpot_s = device.tpot_s(len(ends) - n_ended + len(own), context[n_ended])
-        return tpot_s is None or tpot_s <= owed_s
+        return tpot_s is None or tpot_s <= SHARE * owed_s
 
     if not ends or fits(0):
         return None

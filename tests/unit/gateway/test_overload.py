@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.engine.pace import FEWEST_PASSES, Pace
+from common.engine.pace import FEWEST_PASSES, SHARE, Pace
 from common.errors import TpotMissed
 from common.messages import End, Expect
 from common.params import FinishReason
@@ -41,7 +41,7 @@ def answers(
 
 
 OWN = answers(1)
-OWED_S = 0.051  # 23 answers of 100 tokens take 4 + 23 + 23 ms
+OWED_S = 0.051 / SHARE  # 23 answers of 100 tokens take 4 + 23 + 23 ms
 
 
 def refused(others: list[Answer], at_s: float = 0.0, on: Device | None = None) -> bool:
