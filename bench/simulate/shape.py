@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from bench.simulate.costs import Costs
-from common.config import Disaggregate
+from common.config import AdmissionPolicy, Disaggregate
 from common.engine.reports import HEARTBEAT_BUSY_S
-from common.config import AdmissionPolicy
 from common.ids import Role
 
 
@@ -37,9 +36,8 @@ class Shape:
     max_num_seqs: int = 8
     max_waiting: int = 1000
     credit_tokens: int = 65_536
-    disaggregate: Disaggregate = "always"
-    heartbeat_s: float = HEARTBEAT_BUSY_S  # while something is shared
     lost_after_s: float = 10.0  # of silence
+    heartbeat_s: float = HEARTBEAT_BUSY_S  # while something is shared
     high_water: int = 10_000  # messages that may be on their way from one process to another
     costs: Costs | None = None  # of timed runs; in the hunt for faults all times are random
     decode_chunk_tokens: int | None = None
@@ -50,6 +48,7 @@ class Shape:
     message_s: float = 0.0002  # in timed runs: from one process to another
     request_s: float = 0.0  # the same: from a client to the gateway's core, text made tokens
     token_s: float = 0.0  # the same: from the gateway's core to a client
+    disaggregate: Disaggregate = "auto"
     far: bool = False  # one host each: pages of the dead, and across a cut, cannot be pulled
     rounding: bool = False  # each attempt draws tokens of its own, as it may in bf16
     same_address: bool = False  # a worker's next life listens where the last one did

@@ -4,14 +4,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from bench.simulate.shape import Shape
 from bench.simulate.timed_process import Exchange, TimedProcess
 from bench.simulate.worker import FINGERPRINT
-from common.engine.events import Send
+from common.engine.events import Received, Send
 from common.ids import HostId, InstanceId, Role, TransferId
 from common.kv.prefix import page_hashes
-from common.messages import PROTOCOL, Hello, Peer
-from common.params import SamplingParams
+from common.messages import PROTOCOL, AnyMessage, Expect, Hello, Peer, Prefill, TokenRun, Tokens
+from common.params import FinishReason, SamplingParams
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.core import GatewayCore
 from launch.gateway.events import Delta, Rejected, Submit
@@ -27,6 +29,8 @@ class Asked(Protocol):
     def prompt(self) -> tuple[int, ...]: ...
     @property
     def output_tokens(self) -> int: ...
+    @property
+    def max_tokens(self) -> int | None: ...
     @property
     def ttft_s(self) -> float | None: ...
     @property
@@ -62,6 +66,7 @@ class TimedGateway(TimedProcess):
         core = GatewayCore(
             GatewayOptions(
                 credit_tokens=shape.credit_tokens,
+                admission=shape.admission,
                 heartbeat_s=shape.heartbeat_s,
                 disaggregate=shape.disaggregate,
             ),
@@ -72,11 +77,14 @@ class TimedGateway(TimedProcess):
         super().__init__(exchange, hello, core)
         self._shape = shape
         self.clients: dict[int, Client] = {}
+        self._asked: dict[int, Asked] = {}
+        self._surprising: set[TransferId] = set()  # their lengths are not the gateway's to know
         self.n_over = 0
 
     def ask(self, number: int, asked: Asked) -> None:
         """A client has sent its request."""
         self.clients[number] = Client(self._clock.now)
+        self._asked[number] = asked
         self._clock.at(self._shape.request_s, lambda: self._submit(number, asked))
 
     def _submit(self, number: int, asked: Asked) -> None:
@@ -88,16 +96,42 @@ class TimedGateway(TimedProcess):
             request=RequestId(str(number)),
             prompt=asked.prompt,
             n=1,
-            params=SamplingParams(max_tokens=asked.output_tokens, seed=0, temperature=0.0),
+            params=SamplingParams(
+                max_tokens=asked.max_tokens or asked.output_tokens, seed=number, temperature=0.0
+            ),
             hashes=hashes,
             slo=Slo(ttft_s=asked.ttft_s, tpot_s=asked.tpot_s),
         )
         self.hear(Submit(request))
 
+    def hear(self, event: Any) -> None:  # noqa: ANN401
+        match event:
+            case Received(sender, Tokens(runs=runs)):
+                super().hear(Received(sender, Tokens(runs=tuple(map(self._as_stopped, runs)))))
+            case _:
+                super().hear(event)
+
+    def _with_length(self, message: AnyMessage) -> AnyMessage:
+        """Devices draw no end: workers are told an answer's length. A gateway that does not know it
+        is told that the model ended it."""
+        if not isinstance(message, Prefill | Expect):
+            return message
+        asked = self._asked[message.params.seed]
+        if asked.max_tokens is None:
+            return message
+        self._surprising.add(message.transfer)
+        params = structs.replace(message.params, max_tokens=asked.output_tokens)
+        return structs.replace(message, params=params)
+
+    def _as_stopped(self, run: TokenRun) -> TokenRun:
+        if run.finish is not FinishReason.LENGTH or run.transfer not in self._surprising:
+            return run
+        return structs.replace(run, finish=FinishReason.STOP)
+
     def act(self, action: Any) -> None:  # noqa: ANN401
         match action:
             case Send(to, message):
-                self.send(to, message)
+                self.send(to, self._with_length(message))
             case Delta(request=request):
                 client = self.clients[int(request)]
                 client.take(action, self._clock.now + self._shape.token_s)
