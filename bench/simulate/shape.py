@@ -48,7 +48,7 @@ class Shape:
     message_s: float = 0.0002  # in timed runs: from one process to another
     request_s: float = 0.0  # the same: from a client to the gateway's core, text made tokens
     token_s: float = 0.0  # the same: from the gateway's core to a client
-    disaggregate: Disaggregate = "auto"
+    disaggregate: Disaggregate = "always"
     far: bool = False  # one host each: pages of the dead, and across a cut, cannot be pulled
     rounding: bool = False  # each attempt draws tokens of its own, as it may in bf16
     same_address: bool = False  # a worker's next life listens where the last one did
