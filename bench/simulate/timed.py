@@ -17,6 +17,7 @@ from bench.simulate.timed_process import Exchange, TimedWorker
 from common.errors import InvariantBroken
 from common.ids import Role
 from common.messages import Snapshot
+from launch.gateway.fleet import Router
 
 BEGINS_AT_S = 0.5  # by then everybody has met, and told what it has
 LOADS_EVERY_S = 0.05
@@ -76,11 +77,12 @@ class Run:
     loads: tuple[Loads, ...]
 
 
-def serve(asks: Sequence[Ask], shape: Shape, *, seed: int = 0) -> Run:
+def serve(asks: Sequence[Ask], shape: Shape, *, seed: int = 0, router: Router | None = None) -> Run:
     """Until every request has its answer, or was refused. Raises InvariantBroken if one never
     has; ValueError without costs. `seed`: of the transfers' ids, which break ties.
+    `router`: how the gateway chooses workers; None: as the product does.
     """
-    return _Cluster(shape, seed).serve(asks)
+    return _Cluster(shape, seed, router).serve(asks)
 
 
 def attainment(run: Run, ttft_s: float, tpot_s: float) -> float:
@@ -129,11 +131,11 @@ class _Told:
 class _Cluster:
     """Used once."""
 
-    def __init__(self, shape: Shape, seed: int) -> None:
+    def __init__(self, shape: Shape, seed: int, router: Router | None) -> None:
         shape = replace(shape, heartbeat_s=HEARTBEAT_S)
         self._clock = Clock()
         exchange = Exchange(self._clock, shape.message_s)
-        self._gateway = TimedGateway(exchange, shape, Random(seed))
+        self._gateway = TimedGateway(exchange, shape, Random(seed), router)
         self._told: list[_Told] = []
         for role, count in ((Role.PREFILL, shape.prefills), (Role.DECODE, shape.decodes)):
             for number in range(count):

@@ -17,6 +17,7 @@ from common.params import FinishReason, SamplingParams
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.core import GatewayCore
 from launch.gateway.events import Delta, Rejected, Submit
+from launch.gateway.fleet import Router
 from launch.gateway.transfers import Generate, RequestId, Slo
 
 NAME = InstanceId("gateway")
@@ -62,7 +63,10 @@ class Client:
 class TimedGateway(TimedProcess):
     """Text is made tokens and tokens text in a fixed time."""
 
-    def __init__(self, exchange: Exchange, shape: Shape, random: Random) -> None:
+    def __init__(
+        self, exchange: Exchange, shape: Shape, random: Random, router: Router | None = None
+    ) -> None:
+        """`router`: None: the product's own."""
         core = GatewayCore(
             GatewayOptions(
                 credit_tokens=shape.credit_tokens,
@@ -72,6 +76,8 @@ class TimedGateway(TimedProcess):
             ),
             lambda: TransferId(f"t{random.getrandbits(64):016x}"),
         )
+        if router is not None:
+            core.fleet.router = router
         peer = Peer(instance=NAME, role=Role.GATEWAY, host=HostId("h"), endpoints=(NAME,))
         hello = Hello(protocol=PROTOCOL, peer=peer, model=None, limits=None, pool=None)
         super().__init__(exchange, hello, core)

@@ -1,5 +1,7 @@
 """The workers as one gateway knows them: views for the router, what is there, barred pairs."""
 
+from collections.abc import Callable
+
 from common.config import Disaggregate
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role
@@ -8,6 +10,9 @@ from launch.gateway.router import Route, route
 from launch.gateway.transfers import Transfer
 from launch.gateway.views import Demand, WorkerView
 
+Router = Callable[..., Route | None]
+"""Called as `router.route` is."""
+
 BAR_S = 5.0  # a pair whose transfer failed is not tried again before
 
 
@@ -15,6 +20,7 @@ class Fleet:
     """Who is up. Decides only by asking `router`."""
 
     def __init__(self, disaggregate: Disaggregate = "auto") -> None:
+        self.router: Router = route  # a simulation may have another one
         self._disaggregate: Disaggregate = disaggregate
         self._views: dict[InstanceId, WorkerView] = {}
         self._barred: dict[tuple[InstanceId, InstanceId], float] = {}
@@ -70,7 +76,7 @@ class Fleet:
             [v for v in self.of(role) if v.instance not in avoid] or self.of(role)
             for role in (Role.PREFILL, Role.DECODE)
         )
-        return route(
+        return self.router(
             demand,
             prefills,
             decodes,
