@@ -49,12 +49,15 @@ class Limits:
     lowest: float = 2.0**-10
     highest: float = 2.0**17
     tolerance: float = 0.05
+    step: float = 2.0  # how far to go where only one side is known
 
     def __post_init__(self) -> None:
         if not 0 < self.lowest <= self.start <= self.highest:
             raise ValueError(f"rates must be 0 < {self.lowest} <= {self.start} <= {self.highest}")
         if self.tolerance < MIN_TOLERANCE:
             raise ValueError(f"tolerance must be at least {MIN_TOLERANCE}, not {self.tolerance}")
+        if self.step <= 1:
+            raise ValueError(f"step must be above 1, not {self.step}")
 
     def from_start(self, start: float) -> "Limits":
         """The same, from another rate."""
@@ -101,7 +104,7 @@ def is_out_of_reach(samples: Sequence[Sample], target: float) -> bool:
 def next_rate(samples: Sequence[Sample], target: float, limits: Limits) -> float | None:
     """The rate to measure next, never one of `samples`; None when the search is over.
 
-    It ends: each proposal splits a gap wider than the tolerance, or lies outside by a factor 2.
+    It ends: each proposal splits a gap wider than the tolerance, or lies a `step` outside.
     """
     found = bracket(samples, target)
     match found.kept, found.lost:
@@ -110,9 +113,9 @@ def next_rate(samples: Sequence[Sample], target: float, limits: Limits) -> float
         case kept, None:
             if is_out_of_reach(samples, target):
                 return None
-            proposal = 2 * kept
+            proposal = limits.step * kept
         case None, lost:
-            proposal = lost / 2
+            proposal = lost / limits.step
         case kept, lost:
             if found.is_within(limits.tolerance):
                 return None

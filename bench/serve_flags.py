@@ -156,7 +156,12 @@ def _add_load(group: "argparse._ArgumentGroup") -> None:
 
 def _add_report(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
-        "--goodput", type=_slo, nargs="+", default=[], metavar="NAME:MS", help="ttft, tpot, e2el"
+        "--goodput",
+        type=slo_limit,
+        nargs="+",
+        default=[],
+        metavar="NAME:MS",
+        help="ttft, tpot, e2el",
     )
     group.add_argument(
         "--percentile-metrics",
@@ -201,7 +206,8 @@ def _object(text: str) -> dict[str, Any]:
     return made
 
 
-def _slo(text: str) -> tuple[str, float]:
+def slo_limit(text: str) -> tuple[str, float]:
+    """One of an SLO's: what it is of, and milliseconds."""
     name, _, limit_ms = text.partition(":")
     if name not in ("ttft", "tpot", "e2el"):
         raise argparse.ArgumentTypeError(f"{text}: must be ttft:MS, tpot:MS or e2el:MS")

@@ -59,6 +59,14 @@ def test_it_halves_where_the_first_rate_is_too_much() -> None:
     assert next_rate([Sample(4, 0.2)], 0.9, Limits()) == 2
 
 
+def test_who_knows_about_where_it_is_goes_in_smaller_steps() -> None:
+    limits = Limits(start=4, step=1.25)
+    assert next_rate([Sample(4, 1)], 0.9, limits) == 5
+    assert next_rate([Sample(4, 0.2)], 0.9, limits) == 3.2
+    with pytest.raises(ValueError, match=r"step must be above 1, not 1\.0"):
+        Limits(step=1.0)
+
+
 def test_between_a_rate_that_keeps_and_one_that_does_not_it_takes_their_geometric_mean() -> None:
     assert next_rate([Sample(4, 0.95), Sample(9, 0.1)], 0.9, Limits()) == 6
 
