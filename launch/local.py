@@ -26,12 +26,12 @@ from common.log import RequestLog, line, set_up_logging
 from common.messages import PROTOCOL, Hello, Peer
 from common.metrics import GatewayMetrics
 from common.rundir import host_id, make_private
+from common.text.load import load_text_model
 from common.wire import Mailbox
 from launch.gateway.api.admission import Admission
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.engine import Engine
 from launch.gateway.http import create_app
-from launch.gateway.text.load import load_text_model
 from launch.supervise import Supervisor
 
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ import pytest
 from launch.fetch import DEFAULT_MODEL, fetch
 from launch.settings import cache_dir, load_serve
 
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read once, when Triton is first imported
+
 
 @pytest.fixture(scope="session")
 def default_model() -> Path:

@@ -1,7 +1,7 @@
 # ruff: noqa: RUF001 - other alphabets are the point
 """Prompts of every shape that the engine treats in its own way, as token ids of a given model."""
 
-from launch.gateway.text.load import TextModel
+from common.text.load import TextModel
 
 LONGEST_TOKENS = 530  # more than one chunk of 512
 

@@ -25,6 +25,8 @@ from common.errors import BatonError, ClientError, Overloaded, SloMissed, TimedO
 from common.ids import Role
 from common.log import line
 from common.metrics import CONTENT_TYPE, GatewayMetrics
+from common.text.load import TextModel
+from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.admission import Admission
 from launch.gateway.api.answer import Answer
 from launch.gateway.api.delivery import (
@@ -57,8 +59,6 @@ from launch.gateway.api.responses import (
 )
 from launch.gateway.api.served import Served
 from launch.gateway.engine import Engine
-from launch.gateway.text.load import TextModel
-from launch.gateway.text.tokenizer import check_prompt_ids
 from launch.gateway.transfers import Slo
 
 MAX_BODY_BYTES = 16 * 2**20

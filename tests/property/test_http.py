@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.messages import Expect, FinishReason
+from common.text.load import load_text_model
 from launch.gateway.api.requests import ChatRequest, CompletionRequest
-from launch.gateway.text.load import load_text_model
 from tests.unit.gateway.scripted import Said, Served, serving
 
 JSON = {"content-type": "application/json"}

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders
 
-from launch.gateway.text.detokenize import Detokenizer
-from launch.gateway.text.gguf_tokenizer import gguf_tokenizer
-from launch.gateway.text.stops import StopAutomaton, StopStrings
-from launch.gateway.text.stream import TextStream
-from launch.gateway.text.tokenizer import Tokenizer
-from tests.unit.gateway.text.llama_cpp import byte_level_metadata, sentencepiece_metadata
+from common.text.detokenize import Detokenizer
+from common.text.gguf_tokenizer import gguf_tokenizer
+from common.text.stops import StopAutomaton, StopStrings
+from common.text.stream import TextStream
+from common.text.tokenizer import Tokenizer
+from tests.unit.text.llama_cpp import byte_level_metadata, sentencepiece_metadata
 
 BPE_TOKENS: list[str] = byte_level_metadata()["tokenizer.ggml.tokens"]
 TOKENIZERS = {

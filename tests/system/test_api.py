@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai.types import Completion
 
-from launch.gateway.text.load import TextModel, load_text_model
+from common.text.load import TextModel, load_text_model
 from tests.api_client import metrics, until
 from tests.servers import RunningServer
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.gateway.text.load import TextModel, load_text_model
+from common.text.load import TextModel, load_text_model
 from tests.api_client import Answer, Body, alone, at_once, metrics, run, until
 from tests.covering import Settings, covering
 from tests.oracle import Oracle, Verdict, check

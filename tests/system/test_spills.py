@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.gateway.text.load import load_text_model
+from common.text.load import load_text_model
 from tests.api_client import Answer, Body, at_once, metrics, until
 from tests.servers import RunningServer, serving
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from common.errors import BatonError
 from common.metrics import GatewayMetrics
 from common.params import FinishReason, TokenLogprob
+from common.text.detokenize import Detokenizer
+from common.text.load import TextModel
+from common.text.stops import StopStrings
+from common.text.stream import TextStream
 from launch.gateway.api.prepare import Prepared, Prompt
 from launch.gateway.engine import Engine, Stream
 from launch.gateway.events import Delta
-from launch.gateway.text.detokenize import Detokenizer
-from launch.gateway.text.load import TextModel
-from launch.gateway.text.stops import StopStrings
-from launch.gateway.text.stream import TextStream
 from launch.gateway.transfers import Generate, RequestId
 
 

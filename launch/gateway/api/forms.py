@@ -8,6 +8,7 @@ from typing import Protocol
 from msgspec import UNSET, UnsetType
 
 from common.params import TokenLogprob
+from common.text.tokenizer import Tokenizer
 from launch.gateway.api.answer import Piece, Scored, Usage
 from launch.gateway.api.prepare import Prepared
 from launch.gateway.api.responses import (
@@ -29,7 +30,6 @@ from launch.gateway.api.responses import (
     UsageBody,
     encode,
 )
-from launch.gateway.text.tokenizer import Tokenizer
 
 
 @dataclass(slots=True)

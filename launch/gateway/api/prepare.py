@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from common.errors import ClientError, ContextOverflow
 from common.params import SamplingParams
+from common.text.stops import StopAutomaton
+from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.prompts import Encoded, chat_prompt, completion_prompts
 from launch.gateway.api.requests import (
     MAX_STOPS,
@@ -23,8 +25,6 @@ from launch.gateway.api.requests import (
     shown,
 )
 from launch.gateway.api.served import Served
-from launch.gateway.text.stops import StopAutomaton
-from launch.gateway.text.tokenizer import check_prompt_ids
 from launch.gateway.transfers import Slo
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.errors import ClientError, ContextOverflow
+from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.requests import ChatRequest, CompletionRequest, Sampling, shown
 from launch.gateway.api.served import Served
-from launch.gateway.text.tokenizer import check_prompt_ids
 
 Encoded = tuple[tuple[int, ...], str | None]
 """A prompt's ids, and its text as the client wrote it; None: it sent ids, or some were left out."""

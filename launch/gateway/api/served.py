@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from launch.gateway.text.load import TextModel
+from common.text.load import TextModel
 from launch.gateway.transfers import Slo
 
 

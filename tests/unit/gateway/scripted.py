@@ -40,12 +40,12 @@ from common.messages import (
 )
 from common.metrics import GatewayMetrics
 from common.rundir import host_id
+from common.text.load import TextModel
 from common.wire import Mailbox
 from launch.gateway.api.admission import Admission
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.engine import Engine
 from launch.gateway.http import create_app
-from launch.gateway.text.load import TextModel
 
 MAX_MODEL_LEN = 200
 CACHED_TOKENS = 3  # that the worker always claims

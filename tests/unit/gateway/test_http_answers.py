@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.messages import FinishReason
-from launch.gateway.text.load import TextModel
+from common.text.load import TextModel
 from tests.unit.gateway.scripted import CACHED_TOKENS, Said, Says, Served, serving
 
 END = 2  # <|im_end|>

@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message
 
 from common.messages import Expect, FinishReason
-from launch.gateway.text.load import TextModel
+from common.text.load import TextModel
 from tests.unit.gateway.scripted import Said, Served, serving, until
 
 SCOPE = {

@@ -14,7 +14,7 @@ from common.config import ServeConfig
 from common.errors import InvariantBroken
 from common.ids import TransferId
 from common.messages import Expect, Failed, FailureKind, FinishReason, Refused
-from launch.gateway.text.load import TextModel
+from common.text.load import TextModel
 from tests.unit.gateway.scripted import Said, Served, serving, until
 
 JSON = {"content-type": "application/json"}

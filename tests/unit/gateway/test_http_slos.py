@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from common.config import ServeConfig
 from common.ids import TransferId
 from common.messages import Expect, FinishReason, Refused
-from launch.gateway.text.load import TextModel
+from common.text.load import TextModel
 from tests.unit.gateway.scripted import Said, Served, serving
 
 TIMEOUT = {

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from common.config import DecodeConfig, PrefillConfig, ServeConfig
 from common.ids import InstanceId, Role
 from common.messages import Expect, FinishReason
-from launch.gateway.text.load import TextModel
+from common.text.load import TextModel
 from tests.unit.gateway.scripted import MAX_MODEL_LEN, Said, Served, serving, until
 
 COLOCATED = ServeConfig(

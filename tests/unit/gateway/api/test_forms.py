@@ -9,11 +9,11 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from common.messages import SamplingParams, TokenLogprob
+from common.text.load import TextModel
+from common.text.stops import StopAutomaton
 from launch.gateway.api.answer import Piece, Scored, Usage
 from launch.gateway.api.forms import ChatForm, CompletionForm, Gathered
 from launch.gateway.api.prepare import Prepared, Prompt
-from launch.gateway.text.load import TextModel
-from launch.gateway.text.stops import StopAutomaton
 from launch.gateway.transfers import Slo
 
 PARIS, THE, OF, HALF = 7042, 504, 282, 10813  # " Paris", "The", " of", two bytes of an emoji

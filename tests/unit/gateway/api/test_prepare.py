@@ -3,54 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
 from common.errors import ClientError
 from common.messages import SamplingParams
+from common.text.load import TextModel
+from common.text.model_defaults import GenerationDefaults
 from launch.gateway.api.prepare import (
     MAX_CHOICES,
-    Prepared,
     Prompt,
-    prepare_chat,
-    prepare_completion,
 )
-from launch.gateway.api.requests import ChatRequest, CompletionRequest, decode
 from launch.gateway.api.served import Served
-from launch.gateway.text.load import TextModel
-from launch.gateway.text.model_defaults import GenerationDefaults
 from launch.gateway.transfers import Slo
-
-CAPITAL = (504, 3575, 282, 4649, 314)  # "The capital of France is"
-USER = {"role": "user", "content": "Hi"}
-
-
-@pytest.fixture
-def served(smollm2: TextModel) -> Served:
-    return Served(
-        model="tiny",
-        text=smollm2,
-        max_model_len=100,
-        max_logprobs=5,
-        draw_seed=lambda: 77,
-        slo=Slo(),
-    )
-
-
-def completion(served: Served, **fields: object) -> Prepared:
-    body = {"prompt": "The capital of France is", **fields}
-    return prepare_completion(decode(msgspec.json.encode(body), CompletionRequest), served)
-
-
-def chat(served: Served, **fields: object) -> Prepared:
-    body = {"messages": [USER], **fields}
-    return prepare_chat(decode(msgspec.json.encode(body), ChatRequest), served)
-
-
-def refused(served: Served, **fields: object) -> tuple[str | None, str]:
-    with pytest.raises(ClientError) as raised:
-        (chat if "messages" in fields else completion)(served, **fields)
-    return raised.value.param, str(raised.value)
+from tests.unit.gateway.api.preparing import CAPITAL, USER, chat, completion, refused
 
 
 def test_a_completion_with_nothing_said(served: Served) -> None:
@@ -114,29 +79,6 @@ def test_a_completion_with_all_said(served: Served) -> None:
     )
     assert prepared.include_usage
     assert prepared.returned_prompts == (CAPITAL, CAPITAL)
-
-
-def test_every_kind_of_prompt(served: Served) -> None:
-    def ids(prompt: object) -> list[tuple[int, ...]]:
-        return [one.ids for one in completion(served, prompt=prompt).prompts]
-
-    assert ids("a") == [(81,)]
-    assert ids(["a", "b"]) == [(81,), (82,)]
-    assert ids([81, 82]) == [(81, 82)]
-    assert ids([[81], [82]]) == [(81,), (82,)]
-
-
-def test_a_prompt_may_be_cut_to_its_last_tokens(served: Served) -> None:
-    def ids(**fields: object) -> tuple[int, ...]:
-        return completion(served, **fields).prompts[0].ids
-
-    assert ids(truncate_prompt_tokens=2) == CAPITAL[-2:]
-    assert ids(truncate_prompt_tokens=9) == CAPITAL
-    long = list(range(1, 201))
-    assert ids(prompt=long, truncate_prompt_tokens=-1, max_tokens=10) == tuple(long[-90:])
-    assert len(ids(prompt="a b " * 999, truncate_prompt_tokens=-1, max_tokens=10)) == 90
-    alone = chat(served).prompts[0].ids
-    assert chat(served, truncate_prompt_tokens=3).prompts[0].ids == alone[-3:]
 
 
 def test_who_salts_a_prompt_shares_no_pages_with_others(served: Served) -> None:
@@ -253,19 +195,6 @@ def test_a_bias_key_of_many_digits_is_refused_and_not_read(served: Served) -> No
     assert message.startswith('logit_bias has the key "1111')
 
 
-def test_a_prompt_that_does_not_fit_names_both_numbers(served: Served) -> None:
-    param, message = refused(served, prompt=[81] * 100, max_tokens=1)
-    assert param == "max_tokens"
-    assert "context length is 100 tokens, but 100 tokens of prompt and 1 of output" in message
-    assert completion(served, prompt=[81] * 99, max_tokens=1).prompts[0].params.max_tokens == 1
-
-
-def test_a_prompt_that_can_never_fit_is_not_encoded(served: Served) -> None:
-    param, message = refused(served, prompt="a" * 10**6)
-    assert param == "prompt"
-    assert "maximum context length is 100 tokens" in message
-
-
 def test_another_model_is_not_there(served: Served) -> None:
     with pytest.raises(ClientError) as raised:
         completion(served, model="gpt-4")
@@ -298,15 +227,6 @@ def test_the_newer_name_of_max_tokens_wins(served: Served) -> None:
 def test_logprobs_of_a_chat(served: Served) -> None:
     assert chat(served, logprobs=True).prompts[0].params.logprobs == 0
     assert chat(served, logprobs=True, top_logprobs=2).prompts[0].params.logprobs == 2
-
-
-def test_parts_and_text_make_the_same_prompt(served: Served) -> None:
-    parts = [{"type": "text", "text": "Hi"}]
-    assert chat(served, messages=[{"role": "user", "content": parts}]) != chat(served)
-    assert (
-        chat(served, messages=[{"role": "user", "content": parts}]).prompts[0].ids
-        == chat(served).prompts[0].ids
-    )
 
 
 @pytest.mark.parametrize(
@@ -381,11 +301,6 @@ def test_what_is_done_anyway_may_be_asked_for(served: Served) -> None:
         served, tools=[], tool_choice="auto", response_format={"type": "text"}, modalities=["text"]
     )
     assert asked.prompts[0].ids == chat(served).prompts[0].ids
-
-
-def test_a_model_without_a_template_cannot_chat(served: Served, smollm2: TextModel) -> None:
-    with pytest.raises(ClientError, match="this model has no chat template; give one with"):
-        chat(replace(served, text=replace(smollm2, template=None)))
 
 
 def test_the_models_own_defaults_apply_where_the_request_is_silent(

@@ -6,8 +6,8 @@ Must know nothing of HTTP, and decide nothing but where the text ends.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.gateway.text.detokenize import Detokenizer
-from launch.gateway.text.stops import StopStrings
+from common.text.detokenize import Detokenizer
+from common.text.stops import StopStrings
 
 
 @dataclass(frozen=True, slots=True)

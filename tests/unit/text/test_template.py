@@ -9,9 +9,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from common.errors import ClientError, SetupError
-from launch.gateway.text.load import TextModel
-from launch.gateway.text.template import ChatTemplate
-from tests.unit.gateway.text.hf_directory import byte_level_backend
+from common.text.load import TextModel
+from common.text.template import ChatTemplate
+from tests.unit.text.hf_directory import byte_level_backend
 
 Messages = list[dict[str, Any]]
 

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from common.errors import SetupError
-from launch.gateway.text.gguf_tokenizer import END_SPELLINGS, Metadata, get, special_id
-from launch.gateway.text.json_files import JsonObject, read_json
+from common.text.gguf_tokenizer import END_SPELLINGS, Metadata, get, special_id
+from common.text.json_files import JsonObject, read_json
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True):

@@ -10,17 +10,17 @@ from pathlib import Path
 from common.errors import SetupError
 from common.model.gguf_file import GgufFile
 from common.model.hf_config import spec_from_config
-from launch.gateway.text.gguf_tokenizer import Metadata, get, gguf_tokenizer
-from launch.gateway.text.hf_tokenizer import hf_tokenizer, tokenizer_config
-from launch.gateway.text.json_files import JsonObject, read_json
-from launch.gateway.text.model_defaults import (
+from common.text.gguf_tokenizer import Metadata, get, gguf_tokenizer
+from common.text.hf_tokenizer import hf_tokenizer, tokenizer_config
+from common.text.json_files import JsonObject, read_json
+from common.text.model_defaults import (
     GenerationDefaults,
     gguf_end_token_ids,
     hf_end_token_ids,
     hf_generation_defaults,
 )
-from launch.gateway.text.template import ChatTemplate
-from launch.gateway.text.tokenizer import Tokenizer
+from common.text.template import ChatTemplate
+from common.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

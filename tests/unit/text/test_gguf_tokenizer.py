@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from common.errors import ClientError, UnsupportedModel
-from launch.gateway.text.gguf_tokenizer import gguf_tokenizer
-from launch.gateway.text.load import TextModel
-from launch.gateway.text.pre_types import pre_type
-from launch.gateway.text.tokenizer import Tokenizer, check_prompt_ids
-from tests.unit.gateway.text.llama_cpp import (
+from common.text.gguf_tokenizer import gguf_tokenizer
+from common.text.load import TextModel
+from common.text.pre_types import pre_type
+from common.text.tokenizer import Tokenizer, check_prompt_ids
+from tests.unit.text.llama_cpp import (
     LLAMA_CPP,
     TEXTS,
     byte_level_metadata,

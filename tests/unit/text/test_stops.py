@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import pytest
 
 from common.errors import ClientError
-from launch.gateway.text.stops import StopAutomaton, StopStrings
+from common.text.stops import StopAutomaton, StopStrings
 
 
 def pushed(

@@ -12,7 +12,7 @@ import jinja2
 from jinja2 import nodes
 
 from common.errors import ClientError, SetupError
-from launch.gateway.text.template_environment import chat_environment
+from common.text.template_environment import chat_environment
 
 Message = Mapping[str, Any]
 

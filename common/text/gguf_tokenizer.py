@@ -18,10 +18,10 @@ from tokenizers.processors import TemplateProcessing
 
 from common.errors import UnsupportedModel
 from common.model.gguf_file import Value
-from launch.gateway.text import byte_fallback, byte_level
-from launch.gateway.text.merges import listed_merges, merges_by_score
-from launch.gateway.text.pre_types import pre_type
-from launch.gateway.text.tokenizer import Tokenizer, Vocabulary
+from common.text import byte_fallback, byte_level
+from common.text.merges import listed_merges, merges_by_score
+from common.text.pre_types import pre_type
+from common.text.tokenizer import Tokenizer, Vocabulary
 
 Metadata = Mapping[str, Value]
 _T = TypeVar("_T")

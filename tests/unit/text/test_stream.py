@@ -1,10 +1,10 @@
 from collections.abc import Sequence
 
-from launch.gateway.text.detokenize import Detokenizer
-from launch.gateway.text.gguf_tokenizer import gguf_tokenizer
-from launch.gateway.text.stops import StopAutomaton, StopStrings
-from launch.gateway.text.stream import TextDelta, TextStream
-from tests.unit.gateway.text.llama_cpp import byte_level_metadata
+from common.text.detokenize import Detokenizer
+from common.text.gguf_tokenizer import gguf_tokenizer
+from common.text.stops import StopAutomaton, StopStrings
+from common.text.stream import TextDelta, TextStream
+from tests.unit.text.llama_cpp import byte_level_metadata
 
 TOKENIZER = gguf_tokenizer(byte_level_metadata())
 

@@ -11,14 +11,14 @@ from tokenizers import decoders
 from transformers import PreTrainedTokenizerFast
 
 from common.errors import SetupError, UnsupportedModel
-from launch.gateway.text.hf_tokenizer import hf_tokenizer, tokenizer_config
-from launch.gateway.text.tokenizer import Tokenizer
-from tests.unit.gateway.text.hf_directory import (
+from common.text.hf_tokenizer import hf_tokenizer, tokenizer_config
+from common.text.tokenizer import Tokenizer
+from tests.unit.text.hf_directory import (
     byte_level_backend,
     sentencepiece_backend,
     write_directory,
 )
-from tests.unit.gateway.text.llama_cpp import TEXTS
+from tests.unit.text.llama_cpp import TEXTS
 
 BACKENDS = {"byte-level": byte_level_backend, "sentencepiece": sentencepiece_backend}
 NEW = {"content": "<new>", "lstrip": False, "rstrip": True, "single_word": False,

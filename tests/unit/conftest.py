@@ -1,11 +1,11 @@
-"""What tests of the gateway share: the default model's text side, loaded once."""
+"""What unit tests share: the default model's text side, loaded once."""
 
 from pathlib import Path
 
 import pytest
 
 from common.model.gguf_file import GgufFile
-from launch.gateway.text.load import TextModel, load_text_model
+from common.text.load import TextModel, load_text_model
 
 
 @pytest.fixture(scope="session")

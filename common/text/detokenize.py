@@ -6,7 +6,7 @@ Must not look at text again once it has given it out: each token costs the same.
 import codecs
 from collections.abc import Sequence
 
-from launch.gateway.text.tokenizer import Tokenizer
+from common.text.tokenizer import Tokenizer
 
 _new_decoder = codecs.getincrementaldecoder("utf-8")
 

@@ -8,8 +8,8 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from launch.gateway.text.merges import listed_merges, merges_by_score
-from tests.unit.gateway.text.llama_cpp import byte_level_metadata, sentencepiece_metadata
+from common.text.merges import listed_merges, merges_by_score
+from tests.unit.text.llama_cpp import byte_level_metadata, sentencepiece_metadata
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

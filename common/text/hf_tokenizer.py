@@ -15,9 +15,9 @@ import tokenizers
 from tokenizers import AddedToken
 
 from common.errors import SetupError, UnsupportedModel
-from launch.gateway.text import byte_fallback, byte_level
-from launch.gateway.text.json_files import JsonObject, read_json
-from launch.gateway.text.tokenizer import Tokenizer, Vocabulary
+from common.text import byte_fallback, byte_level
+from common.text.json_files import JsonObject, read_json
+from common.text.tokenizer import Tokenizer, Vocabulary
 
 _SPACE_AGAIN = {"type": "Replace", "pattern": {"String": byte_fallback.SPACE}, "content": " "}
 _WITHOUT_FIRST_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from common.errors import SetupError, UnsupportedModel
-from launch.gateway.text.gguf_tokenizer import gguf_tokenizer
-from launch.gateway.text.load import TextModel, load_text_model
-from launch.gateway.text.model_defaults import (
+from common.text.gguf_tokenizer import gguf_tokenizer
+from common.text.load import TextModel, load_text_model
+from common.text.model_defaults import (
     GenerationDefaults,
     gguf_end_token_ids,
     hf_end_token_ids,
 )
-from tests.unit.gateway.text.hf_directory import CONFIG, byte_level_backend, write_directory
-from tests.unit.gateway.text.llama_cpp import byte_level_metadata, sentencepiece_metadata
+from tests.unit.text.hf_directory import CONFIG, byte_level_backend, write_directory
+from tests.unit.text.llama_cpp import byte_level_metadata, sentencepiece_metadata
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -36,8 +36,8 @@ def test_the_default_model(smollm2: TextModel) -> None:
 def test_neither_torch_nor_transformers_is_imported(default_model: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "import launch.gateway.text.stream\n"
-        "from launch.gateway.text.load import load_text_model\n"
+        "import common.text.stream\n"
+        "from common.text.load import load_text_model\n"
         f"model = load_text_model(Path({str(default_model)!r}))\n"
         "assert model.tokenizer.encode('hello', add_special_tokens=True)\n"
         "print(sorted({'torch', 'transformers'} & sys.modules.keys()))\n"

@@ -2,10 +2,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from launch.gateway.text.detokenize import Detokenizer
-from launch.gateway.text.gguf_tokenizer import gguf_tokenizer
-from launch.gateway.text.tokenizer import Tokenizer
-from tests.unit.gateway.text.llama_cpp import byte_level_metadata, sentencepiece_metadata
+from common.text.detokenize import Detokenizer
+from common.text.gguf_tokenizer import gguf_tokenizer
+from common.text.tokenizer import Tokenizer
+from tests.unit.text.llama_cpp import byte_level_metadata, sentencepiece_metadata
 
 BPE = gguf_tokenizer(byte_level_metadata())
 SPM = gguf_tokenizer(sentencepiece_metadata())

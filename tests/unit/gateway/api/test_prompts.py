@@ -1,0 +1,60 @@
+"""From what a client wrote to token ids."""
+
+from dataclasses import replace
+
+import pytest
+
+from common.errors import ClientError
+from common.text.load import TextModel
+from launch.gateway.api.served import Served
+from tests.unit.gateway.api.preparing import CAPITAL, chat, completion, refused
+
+
+def test_every_kind_of_prompt(served: Served) -> None:
+    def ids(prompt: object) -> list[tuple[int, ...]]:
+        return [one.ids for one in completion(served, prompt=prompt).prompts]
+
+    assert ids("a") == [(81,)]
+    assert ids(["a", "b"]) == [(81,), (82,)]
+    assert ids([81, 82]) == [(81, 82)]
+    assert ids([[81], [82]]) == [(81,), (82,)]
+
+
+def test_a_prompt_may_be_cut_to_its_last_tokens(served: Served) -> None:
+    def ids(**fields: object) -> tuple[int, ...]:
+        return completion(served, **fields).prompts[0].ids
+
+    assert ids(truncate_prompt_tokens=2) == CAPITAL[-2:]
+    assert ids(truncate_prompt_tokens=9) == CAPITAL
+    long = list(range(1, 201))
+    assert ids(prompt=long, truncate_prompt_tokens=-1, max_tokens=10) == tuple(long[-90:])
+    assert len(ids(prompt="a b " * 999, truncate_prompt_tokens=-1, max_tokens=10)) == 90
+    alone = chat(served).prompts[0].ids
+    assert chat(served, truncate_prompt_tokens=3).prompts[0].ids == alone[-3:]
+
+
+def test_a_prompt_that_does_not_fit_names_both_numbers(served: Served) -> None:
+    param, message = refused(served, prompt=[81] * 100, max_tokens=1)
+    assert param == "max_tokens"
+    assert "context length is 100 tokens, but 100 tokens of prompt and 1 of output" in message
+    assert completion(served, prompt=[81] * 99, max_tokens=1).prompts[0].params.max_tokens == 1
+
+
+def test_a_prompt_that_can_never_fit_is_not_encoded(served: Served) -> None:
+    param, message = refused(served, prompt="a" * 10**6)
+    assert param == "prompt"
+    assert "maximum context length is 100 tokens" in message
+
+
+def test_parts_and_text_make_the_same_prompt(served: Served) -> None:
+    parts = [{"type": "text", "text": "Hi"}]
+    assert chat(served, messages=[{"role": "user", "content": parts}]) != chat(served)
+    assert (
+        chat(served, messages=[{"role": "user", "content": parts}]).prompts[0].ids
+        == chat(served).prompts[0].ids
+    )
+
+
+def test_a_model_without_a_template_cannot_chat(served: Served, smollm2: TextModel) -> None:
+    with pytest.raises(ClientError, match="this model has no chat template; give one with"):
+        chat(replace(served, text=replace(smollm2, template=None)))
