@@ -6,6 +6,7 @@ from common.config import Disaggregate
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role
 from common.messages import Hello, Snapshot
+from launch.gateway.prefixes import Prefixes
 from launch.gateway.router import Route, route
 from launch.gateway.transfers import Transfer
 from launch.gateway.views import Demand, WorkerView
@@ -23,6 +24,7 @@ class Fleet:
         self.router: Router = route  # a simulation may have another one
         self._disaggregate: Disaggregate = disaggregate
         self._views: dict[InstanceId, WorkerView] = {}
+        self.prefixes = Prefixes()
         self._barred: dict[tuple[InstanceId, InstanceId], float] = {}
 
     def __contains__(self, instance: InstanceId) -> bool:
@@ -52,12 +54,15 @@ class Fleet:
         return None if view is None else view.hello.peer.role
 
     def up(self, hello: Hello) -> None:
-        view = self._views.setdefault(hello.peer.instance, WorkerView(hello))
+        view = self._views.setdefault(
+            hello.peer.instance, WorkerView(hello, prefixes=self.prefixes)
+        )
         view.hello = hello
 
     def down(self, instance: InstanceId) -> bool:
         """False: it was not known."""
         self._barred = {pair: at for pair, at in self._barred.items() if instance not in pair}
+        self.prefixes.forget(instance)
         return self._views.pop(instance, None) is not None
 
     def snapshot(self, instance: InstanceId, snapshot: Snapshot) -> bool:

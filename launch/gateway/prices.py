@@ -67,8 +67,17 @@ class Prices:
         self._step_s = _typical(_measured_step_s(v) for v in decodes) or DEFAULT_STEP_S
         of_prefill = _typical(_measured_tokens_per_s(v) for v in prefills)
         of_decode = _typical(_measured_tokens_per_s(v) for v in decodes)
-        self._prefill_tokens_per_s = of_prefill or of_decode or DEFAULT_TOKENS_PER_S
         self._decode_tokens_per_s = of_decode or of_prefill or DEFAULT_TOKENS_PER_S
+        self._page_tokens = next((v.page_tokens for v in decodes), 1)  # all have the same
+        typical = of_prefill or of_decode or DEFAULT_TOKENS_PER_S
+        self._queues = {  # pages that it holds, tokens before the prompt, tokens a second
+            v.instance: (
+                self._cached[v.instance],
+                v.queued_tokens,
+                _measured_tokens_per_s(v) or typical,
+            )
+            for v in prefills
+        }
 
     def cached_pages(self, view: WorkerView) -> int:
         """Leading pages of the demand that it holds."""
@@ -87,19 +96,20 @@ class Prices:
     def computing(self, prefill: WorkerView, n_cached: int) -> tuple[bool, float, InstanceId]:
         """(too late, TTFT, who) where the decode side holds so many pages.
 
-        All that `remote` takes from the prefill side: of those with one `n_cached`, the least of
-        these is of the least price.
+        This is all that `remote` takes from the prefill side: of one decode worker's pairs, the one
+        with the least of these is of the least price.
         """
-        view_cached = self.cached_pages(prefill)
-        n_tokens = self._uncached(max(n_cached, view_cached), prefill)
-        rate = _measured_tokens_per_s(prefill) or self._prefill_tokens_per_s
-        fetch_s = max(0, n_cached - view_cached) * MOVE_S_PER_PAGE
-        ttft_s = (prefill.queued_tokens + n_tokens) / rate + fetch_s
-        return self._is_late(prefill, ttft_s), ttft_s, prefill.instance
+        instance = prefill.instance
+        own_cached, queued, rate = self._queues[instance]
+        n_tokens = self._uncached(n_cached if n_cached > own_cached else own_cached)
+        ttft_s = (queued + n_tokens) / rate
+        if n_cached > own_cached:  # it fetches what the decode side has
+            ttft_s += (n_cached - own_cached) * MOVE_S_PER_PAGE
+        return self._is_late(instance, ttft_s), ttft_s, instance
 
     def _handoff_s(self, decode: WorkerView) -> float:
         """Until the prompt's pages are on the decode side."""
-        n_pages = pages_for(self._demand.n_tokens, decode.page_tokens)
+        n_pages = pages_for(self._demand.n_tokens, self._page_tokens)
         return HANDOFF_S + (n_pages - self.cached_pages(decode)) * MOVE_S_PER_PAGE
 
     # --- a decode worker alone ---------------------------------------------------------------
@@ -111,7 +121,7 @@ class Prices:
         are disturbed wherever it goes, and a second counts for a second.
         """
         rate = self._rate(decode)
-        n_tokens = self._uncached(self.cached_pages(decode), decode)
+        n_tokens = self._uncached(self.cached_pages(decode))
         all_tokens = decode.queued_tokens + n_tokens
         ttft_s = all_tokens / rate
         if decode.busy:  # every pass is one of theirs, too
@@ -120,7 +130,7 @@ class Prices:
         weight = max(1.0, own_s / self._pass_s(decode)) if shield else 1.0
         disturbed_s = own_s * (decode.busy * weight + NEWCOMERS)
         seconds = ttft_s + disturbed_s + self._decode_s(decode)
-        late = self._is_late(decode, ttft_s)
+        late = self._is_late(decode.instance, ttft_s)
         missed = late + self._is_slow(decode) + self._breaks_promises(decode, rate)
         return Price(decode, None, seconds, ttft_s, late, missed)
 
@@ -133,23 +143,24 @@ class Prices:
         if tightest_s is None:
             return CHUNK_TOKENS
         spare_s = TPOT_SHARE * tightest_s - self._pass_s(decode)
-        return max(decode.page_tokens, min(CHUNK_TOKENS, int(spare_s * rate)))
+        return max(self._page_tokens, min(CHUNK_TOKENS, int(spare_s * rate)))
 
     def _breaks_promises(self, decode: WorkerView, rate: float) -> bool:
         """Some sequence there would miss the TPOT that it states: a page is in every pass."""
         tightest_s = decode.tightest_tpot_s
-        with_page_s = self._pass_s(decode) + decode.page_tokens / rate
+        with_page_s = self._pass_s(decode) + self._page_tokens / rate
         return tightest_s is not None and with_page_s > tightest_s
 
     # --- parts of both -----------------------------------------------------------------------
 
-    def _uncached(self, n_cached: int, view: WorkerView) -> int:
+    def _uncached(self, n_cached: int) -> int:
         """Tokens to compute; the last one always is."""
-        return max(1, self._demand.n_tokens - n_cached * view.page_tokens)
+        n_tokens = self._demand.n_tokens - n_cached * self._page_tokens
+        return n_tokens if n_tokens > 0 else 1
 
-    def _is_late(self, view: WorkerView, ttft_s: float) -> bool:
+    def _is_late(self, computing: InstanceId, ttft_s: float) -> bool:
         owed_s = self._demand.ttft_s
-        return owed_s is not None and (ttft_s > owed_s or view.instance in self._refused)
+        return owed_s is not None and (ttft_s > owed_s or computing in self._refused)
 
     def _is_slow(self, decode: WorkerView) -> bool:
         """A sequence has a token a pass, or every so many passes where not all fit in one."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from common.ids import InstanceId, PageHash
 from common.messages import Hello, Snapshot
+from launch.gateway.prefixes import Prefixes
 
 
 @dataclass(slots=True, eq=False)
@@ -16,15 +17,15 @@ class WorkerView:
 
     hello: Hello
     snapshot: Snapshot | None = None
-    prefixes: set[PageHash] = field(default_factory=set[PageHash])
+    prefixes: Prefixes = field(default_factory=Prefixes)  # of all workers
     own_requests: int = 0  # of this gateway, not over yet
     own_prompt_tokens: int = 0  # of those, to be computed there
     own_tokens: int = 0  # decode: prompt + output tokens of those
     own_tpots_s: Counter[float] = field(default_factory=Counter[float])  # decode: stated by those
+    instance: InstanceId = field(init=False)
 
-    @property
-    def instance(self) -> InstanceId:
-        return self.hello.peer.instance
+    def __post_init__(self) -> None:
+        self.instance = self.hello.peer.instance
 
     @property
     def page_tokens(self) -> int:
@@ -54,21 +55,15 @@ class WorkerView:
         if not snapshot.whole and (last is None or snapshot.sequence != last.sequence + 1):
             return last is not None and snapshot.sequence <= last.sequence
         if snapshot.whole:
-            self.prefixes = set(snapshot.stored)
-        else:
-            self.prefixes.update(snapshot.stored)
-            self.prefixes.difference_update(snapshot.removed)
+            self.prefixes.forget(self.instance)
+        self.prefixes.store(self.instance, snapshot.stored)
+        self.prefixes.remove(self.instance, snapshot.removed)
         self.snapshot = snapshot
         return True
 
     def cached_pages(self, hashes: Sequence[PageHash]) -> int:
         """How many leading pages it holds, as far as its snapshots tell."""
-        n = 0
-        for page_hash in hashes:
-            if page_hash not in self.prefixes:
-                break
-            n += 1
-        return n
+        return self.prefixes.leading(self.instance, hashes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
