@@ -88,12 +88,16 @@ def test_who_joins_or_leaves_changes_the_batch() -> None:
     assert one.core.batch_changes
 
 
-def test_a_full_pool_lets_nobody_draw_far_ahead() -> None:
+def test_room_that_is_promised_lets_nobody_draw_far_ahead() -> None:
     one = bench(n_pages=10)
-    for n, transfer in enumerate(("t", "u")):
-        one.decoding(expect(4, transfer=transfer, max_tokens=20), n)
+    for page, transfer in enumerate(("t", "u")):
+        one.decoding(expect(4, transfer=transfer, max_tokens=20), page)
         one.done(*range(51, 51 + one.plan.n_rows))
-    assert one.plan.n_rows == 2
+    assert one.plan.len_B.tolist() == [7, 5]
+    assert one.plan.repeats == MOST  # four pages each
+    one.hear(expect(4, transfer="v", max_tokens=20))
+    one.done(53, 54)  # v has room now: its prompt's page, and the next
+    assert one.plan.len_B.tolist() == [8, 6]
     assert one.plan.repeats == MOST // 2
 
 
