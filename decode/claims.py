@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
+from common.errors import InvariantBroken
 from common.ids import PageHash, PageId, TransferId
 from common.kv.pages import PagePool
 from common.messages import Limits
@@ -43,6 +44,14 @@ class Claims:
             n_seqs=len(self.active) + sum(len(t.samples) for t in self.arriving.values()),
             max_num_seqs=self._limits.max_num_seqs,
         )
+
+    def check(self) -> None:
+        """Raise InvariantBroken unless those who arrive have what they were let in with."""
+        for t in self.arriving.values():
+            let_in = need(t, t.n_tokens, len(t.samples), shared=0, limits=self._limits)
+            n_pages = len(t.trunk.pages) + t.n_arrivals_held + t.trunk.claim
+            if n_pages != let_in.claim_pages:
+                raise InvariantBroken(f"{t.key} has {n_pages} pages, not {let_in.claim_pages}")
 
     def claim(
         self, holder: Transfer | Sample, hashes: Sequence[PageHash], samples: Sequence[Sample]

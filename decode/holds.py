@@ -229,6 +229,7 @@ class Holds:
 
     def check(self) -> None:
         """Raise InvariantBroken unless promises can be kept and the lists are what they say."""
+        self.claims.check()
         room = self.claims.room()
         if room.claimed_pages > room.available_pages:
             raise InvariantBroken(

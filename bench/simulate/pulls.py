@@ -41,7 +41,7 @@ class Pulls:
         self._host = host
         self._final = final
         self._running: dict[TicketId, _Copying] = {}
-        self._broken: set[TicketId] = set()  # of these: a page did not come
+        self._broken: dict[TicketId, PageId] = {}  # of these: a local page that does not come
 
     def pull(self, pull: Pull) -> None:
         self._start(_Copying(pull.ticket, pull.remote.owner, self._device, pull.copies))
@@ -69,7 +69,7 @@ class Pulls:
             at = stalled_s + draw.uniform(0.0, seconds)
             world.clock.at(at, lambda r=ref.page, n=local: self._copy(copying, r, n))
         if draw.random() < world.weather.torn:
-            self._broken.add(ticket)
+            self._broken[ticket] = draw.choice(copying.copies)[1]
         world.clock.at(stalled_s + seconds, lambda: self._finish(ticket, ok=True))
 
     def _stall_s(self) -> float:
@@ -90,8 +90,8 @@ class Pulls:
         if copying.ticket not in self._running:
             return
         if self._is_out_of_reach(copying.owner):
-            self._broken.add(copying.ticket)
-        else:
+            self._broken.setdefault(copying.ticket, local)
+        elif self._broken.get(copying.ticket) != local:
             copying.target.slots[local] = self._world.devices[copying.owner].slots[remote]
 
     def _is_own(self, owner: InstanceId) -> bool:
@@ -110,7 +110,7 @@ class Pulls:
         if copying is None:
             return
         broken = ticket in self._broken or self._is_out_of_reach(copying.owner)
-        self._broken.discard(ticket)
+        self._broken.pop(ticket, None)
         owner = self._world.devices[copying.owner]
         valid = ok and not broken and owner.are_still(ref for ref, _ in copying.copies)
         self._world.network.counts["pulled" if valid else "not_pulled"] += 1
