@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 
 from bench.search import Sample
 from bench.timeline import Life, Stage
@@ -61,6 +62,58 @@ def attainment_by_scale(
     axes.invert_xaxis()  # tighter to the right, as there
     _attainment(axes, targets)
     axes.set_xlabel("SLO scale")
+    _save(figure, path)
+
+
+def attainment_by_rate_and_scale(
+    by_rate: Mapping[str, Sequence[Sample]],
+    by_scale: tuple[Sequence[float], Mapping[str, Sequence[float]]],
+    *,
+    target: float,
+    titles: tuple[str, str],
+    path: Path,
+) -> None:
+    """DistServe's figures 8 and 9 side by side, by layout: rates are requests/s per device;
+    `by_scale`: (SLO scales, attainment from 0 to 1 of each layout)."""
+    figure = Figure(figsize=(1.5 * _WIDTH, 0.9 * _HEIGHT), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharey=True)
+    scales, shares = by_scale
+    for (name, samples), colour in zip(by_rate.items(), _cycle(by_rate), strict=True):
+        rates = [sample.rate for sample in samples]
+        left.plot(rates, _percent(samples), color=colour, label=name, marker=".")
+        right.plot(scales, [100 * share for share in shares[name]], color=colour, marker=".")
+    left.set_xlabel("requests/s per device")
+    right.set_xscale("log", base=2)
+    right.xaxis.set_major_formatter(_plain)
+    right.invert_xaxis()  # tighter to the right, as there
+    right.set_xlabel("SLO scale")
+    for axes, title in zip((left, right), titles, strict=True):
+        axes.set_title(title, fontsize="medium")
+        _attainment(axes, [target])
+    right.set_ylabel("")
+    _save(figure, path)
+
+
+def ratio_maps(
+    panels: Mapping[str, tuple[Sequence[float], Sequence[float], NDArray[np.float64]]], path: Path
+) -> None:
+    """One panel a workload: (TTFT limits, TPOT limits, both in seconds and ascending,
+    disaggregated over colocated goodput [TTFTs, TPOTs]; NaN: neither has any, inf: one has)."""
+    figure = Figure(figsize=(_WIDTH * len(panels), 1.1 * _HEIGHT), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle("goodput per device, disaggregated over colocated, each at its best")
+    for number, (name, (ttfts_s, tpots_s, ratios)) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(1, len(panels), number)
+        colours = np.log2(np.clip(np.where(np.isnan(ratios), 1.0, ratios), 0.5, 2.0))
+        axes.imshow(colours, cmap="PuOr", vmin=-1, vmax=1, origin="lower", aspect="auto")
+        for (row, column), ratio in np.ndenumerate(ratios):
+            axes.text(column, row, _times(ratio), ha="center", va="center", fontsize="small")
+        axes.set_xticks(range(len(tpots_s)), [f"{1e3 * tpot_s:g}" for tpot_s in tpots_s])
+        axes.set_yticks(range(len(ttfts_s)), [f"{ttft_s:g}" for ttft_s in ttfts_s])
+        axes.set_xlabel("TPOT limit (ms)")
+        axes.set_ylabel("TTFT limit (s)")
+        axes.set_title(name, fontsize="medium")
     _save(figure, path)
 
 
@@ -199,6 +252,13 @@ def _legend(axes: Axes) -> None:
 
 def _percent(samples: Sequence[Sample]) -> list[float]:
     return [100 * sample.attainment for sample in samples]
+
+
+def _times(ratio: float) -> str:
+    """Of a ratio that may have neither side, or only one."""
+    if np.isnan(ratio):
+        return "-"
+    return "∞" if np.isinf(ratio) else f"{ratio:.2g}"
 
 
 def _plain(value: float, _: object) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.image import imread
 
@@ -19,6 +20,20 @@ DRAWN: dict[str, Callable[[Path], None]] = {
     ),
     "attainment by scale": lambda path: plots.attainment_by_scale(
         {"a": ([0.5, 1, 2], [0.1, 0.9, 1.0])}, [0.9], 3.0, path
+    ),
+    "attainment by rate and scale": lambda path: plots.attainment_by_rate_and_scale(
+        {"a": CURVE, "b": CURVE},
+        ([2, 1], {"a": [1.0, 0.5], "b": [0.9, 0.0]}),
+        target=0.9,
+        titles=("at one SLO", "at one rate"),
+        path=path,
+    ),
+    "ratios": lambda path: plots.ratio_maps(
+        {
+            "a": ([0.2, 1.0], [0.02, 0.1], np.array([[0.5, 1.8], [np.nan, np.inf]])),
+            "b": ([0.2], [0.1], np.array([[1.0]])),
+        },
+        path,
     ),
     "latency": lambda path: plots.latency_cdfs(
         {"TTFT": {"a": [0.1, 0.2, 0.4], "b": []}, "TPOT": {"a": [0.01], "b": [0.02]}}, "", path
