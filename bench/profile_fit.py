@@ -5,9 +5,9 @@ measurements: iteratively reweighted least squares (Holland and Welsch, 1977), w
 below 0. Must not measure anything.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -211,7 +211,7 @@ def _transfer(alone: Iterable[Alone], worker: Worker) -> tuple[float, float]:
     return latency_s, 1 / max(byte_s, 1 / _UNSEEN_BYTES_PER_S)
 
 
-def _slowdown(beside: Sequence[Beside], worker: Worker, ratio: Any) -> float:  # noqa: ANN401
+def _slowdown(beside: Sequence[Beside], worker: Worker, ratio: Callable[[Beside], float]) -> float:
     if not (worker.apart and beside):
         return 1.0
     return max(1.0, median(ratio(one) for one in beside))

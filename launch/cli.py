@@ -23,6 +23,8 @@ _COMMANDS = {
     "prefill": "run one prefill worker for a server that is running (--join ADDR)",
     "decode": "run one decode worker for a server that is running (--join ADDR)",
     "bench": "measure a running server (baton bench serve --base-url URL)",
+    "profile": "fit what operations cost to a running server (baton profile --base-url URL)",
+    "plan": "which ratio of prefill to decode workers serves most within an SLO",
     "fetch": "download the default model, and print where it is",
 }
 _BENCHMARKS = ("serve", "sweep")
@@ -79,6 +81,8 @@ def _run(arguments: list[str]) -> int:
             return _worker(role, rest)
         case ["bench", *rest]:
             return _bench(rest)
+        case ["profile" | "plan" as command, *rest]:
+            return _profile_or_plan(command, rest)
         case ["fetch", *rest]:
             return _fetch(rest)
         case [unknown, *_]:
@@ -163,6 +167,14 @@ def _bench(argv: list[str]) -> int:
             from common.errors import SetupError
 
             raise SetupError(f"bench: name a benchmark: {', '.join(_BENCHMARKS)}")
+
+
+def _profile_or_plan(command: str, argv: list[str]) -> int:
+    if command == "profile":
+        from bench.profile import main as run
+    else:
+        from bench.planning import main as run
+    return run(argv)
 
 
 def _fetch(argv: list[str]) -> int:
