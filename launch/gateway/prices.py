@@ -26,10 +26,10 @@ from launch.gateway.views import Demand, WorkerView
 DEFAULT_TOKENS_PER_S = 2000.0  # of prompts, until some worker has measured its own
 DEFAULT_STEP_S = 0.02  # of decode, the same
 MOVE_S_PER_PAGE = 50e-6  # a page of a small model through shared memory, measured: 17 us and up
-HANDOFF_S = 3e-3  # of a prompt whose pages need no time: messages between three processes, a pull
+HANDOFF_STEPS = 0.25  # that the second token comes later if the prompt was computed elsewhere
 CHUNK_TOKENS = 128  # of prompts beside sequences that decode: a decode worker's default
 TPOT_SHARE = 0.9  # of a stated time between tokens: as much of it a decode worker's passes take
-NEWCOMERS = 0.05  # sequences that may come to decode while a prompt is computed, of its time each
+NEWCOMERS = 0.05  # sequences that are expected to come while a prompt is computed, and to lose that
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,10 @@ class Prices:
         return self._is_late(instance, ttft_s), ttft_s, instance
 
     def _handoff_s(self, decode: WorkerView) -> float:
-        """Until the prompt's pages are on the decode side."""
+        """Until the decode side has the prompt's pages, and goes on."""
         n_pages = pages_for(self._demand.n_tokens, self._page_tokens)
-        return HANDOFF_S + (n_pages - self.cached_pages(decode)) * MOVE_S_PER_PAGE
+        move_s = (n_pages - self.cached_pages(decode)) * MOVE_S_PER_PAGE
+        return HANDOFF_STEPS * self._pass_s(decode) + move_s
 
     # --- a decode worker alone ---------------------------------------------------------------
 
