@@ -64,6 +64,8 @@ class Costs:
 
         The fixed part of a pass (its weights are read once) is paid once: the larger of the two.
         """
+        if plan.n_rows == len(plan.len_B):
+            return self.decode.seconds(int(plan.len_B.sum(dtype=np.int64)), plan.n_rows)
         n_rows_B = np.diff(plan.start_B1).astype(np.int64)
         len_B = plan.len_B.astype(np.int64)
         decodes_B = n_rows_B == 1

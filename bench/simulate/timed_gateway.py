@@ -9,7 +9,7 @@ from msgspec import structs
 from bench.simulate.shape import Shape
 from bench.simulate.timed_process import Exchange, TimedProcess
 from bench.simulate.worker import FINGERPRINT
-from common.engine.events import Received, Send
+from common.engine.events import Note, Received, Send
 from common.ids import HostId, InstanceId, Role, TransferId
 from common.kv.prefix import page_hashes
 from common.messages import PROTOCOL, AnyMessage, Expect, Hello, Peer, Prefill, TokenRun, Tokens
@@ -43,19 +43,21 @@ class Client:
     """When its tokens came, in seconds from its arrival."""
 
     arrived: float
+    transfer: TransferId | None = None  # known as it is received
     first_s: float | None = None
     second_s: float | None = None
     last_s: float | None = None
     cached_tokens: int = 0
     refused: bool = False
 
-    def take(self, delta: Delta, now: float) -> None:
+    def take(self, delta: Delta, now: float, second_at: float | None) -> None:
+        """`second_at`: when the second token would have come alone, if it has not."""
         came_s = now - self.arrived
         if delta.index == 0:
             self.first_s = came_s
             self.cached_tokens = delta.cached_tokens or 0
         if delta.index <= 1 < delta.index + len(delta.tokens):
-            self.second_s = came_s
+            self.second_s = came_s if second_at is None else second_at - self.arrived
         if delta.finish is not None:
             self.last_s = came_s
 
@@ -112,7 +114,7 @@ class TimedGateway(TimedProcess):
 
     def hear(self, event: Any) -> None:  # noqa: ANN401
         match event:
-            case Received(sender, Tokens(runs=runs)):
+            case Received(sender, Tokens(runs=runs)) if self._surprising:
                 super().hear(Received(sender, Tokens(runs=tuple(map(self._as_stopped, runs)))))
             case _:
                 super().hear(event)
@@ -138,12 +140,22 @@ class TimedGateway(TimedProcess):
         match action:
             case Send(to, message):
                 self.send(to, self._with_length(message))
-            case Delta(request=request):
-                client = self.clients[int(request)]
-                client.take(action, self._clock.now + self._shape.token_s)
-                self.n_over += action.finish is not None
+            case Delta():
+                self._take(action)
+            case Note(name="received", transfer=transfer, fields=fields):
+                self.clients[int(fields["request"])].transfer = transfer
             case Rejected(request):
                 self.clients[int(request)].refused = True
                 self.n_over += 1
             case _:
                 pass
+
+    def _take(self, delta: Delta) -> None:
+        client, shape = self.clients[int(delta.request)], self._shape
+        second_at = None
+        if delta.index <= 1 < delta.index + len(delta.tokens) and client.transfer is not None:
+            drawn_at = self._exchange.second_at.pop(client.transfer, None)
+            if drawn_at is not None:
+                second_at = drawn_at + shape.message_s + shape.token_s
+        client.take(delta, self._clock.now + shape.token_s, second_at)
+        self.n_over += delta.finish is not None

@@ -31,7 +31,7 @@ from common.engine.events import (
 )
 from common.engine.plan import Drawn, PassResult
 from common.errors import InvariantBroken
-from common.ids import InstanceId, Role
+from common.ids import InstanceId, Role, TransferId
 from common.kv.pages import PagePool
 from common.messages import AnyMessage, Hello, Snapshot
 from decode.core import DecodeCore
@@ -63,6 +63,8 @@ class Exchange:
     processes: "dict[InstanceId, TimedProcess]" = field(
         default_factory=dict[InstanceId, "TimedProcess"]
     )
+    second_at: dict[TransferId, float] = field(default_factory=dict[TransferId, float])
+    """When a second token was drawn, if the third was told with it."""
 
     def join(self, process: "TimedProcess") -> None:
         self.processes[process.hello.peer.instance] = process
@@ -206,15 +208,20 @@ class TimedWorker(TimedProcess):
             self._end(computing)
 
     def _compute(self, launch: Launch) -> None:
-        """Nobody plans ahead here: one pass at a time. Who has joined is told of its second token
-        at once: the first pass that it is in is not repeated."""
+        """Nobody plans ahead here: one pass at a time."""
         if self._computing is not None:
             raise InvariantBroken("two passes at once")
-        plan, costs = launch.plan, self._costs
-        n_rounds = 1 if any(draw.index <= 1 for draw in plan.draws) else plan.repeats
+        now, plan, costs = self._clock.now, launch.plan, self._costs
+        first_s, n_rounds = costs.pass_s(plan), plan.repeats
+        if n_rounds > 1:
+            indices = [draw.index for draw in plan.draws]
+            if 0 in indices:  # of a prompt of one token
+                n_rounds = 1
+            elif 1 in indices:
+                second = (draw.transfer for draw in plan.draws if draw.index == 1)
+                self._exchange.second_at.update(dict.fromkeys(second, now + first_s))
         growth_s = costs.decode.per_context_token_s * plan.n_rows
-        now = self._clock.now
-        self._computing = _Computing(launch, now, costs.pass_s(plan), growth_s, n_rounds)
+        self._computing = _Computing(launch, now, first_s, growth_s, n_rounds)
         self._end(self._computing)
 
     def _end(self, computing: _Computing) -> None:

@@ -167,6 +167,7 @@ class Peers:
         self._heartbeat_s = heartbeat_s
         self._hellos: dict[InstanceId, Hello] = {}
         self._due: dict[InstanceId, float] = {}
+        self._next_due: float | None = None
 
     def __contains__(self, instance: InstanceId) -> bool:
         return instance in self._hellos
@@ -180,21 +181,28 @@ class Peers:
 
     def up(self, hello: Hello, now: float) -> None:
         self._hellos[hello.peer.instance] = hello
-        self._due[hello.peer.instance] = now
+        self._set_due(hello.peer.instance, now)
 
     def down(self, instance: InstanceId) -> None:
         self._hellos.pop(instance, None)
         self._due.pop(instance, None)
+        self._next_due = min(self._due.values(), default=None)
 
     def owed(self, now: float) -> list[InstanceId]:
         """Peers whose heartbeat is due. Each must be answered with `beaten`."""
+        if self._next_due is None or now < self._next_due:
+            return []
         return [peer for peer, due in self._due.items() if now >= due]
 
     def beaten(self, peer: InstanceId, now: float, *, busy: bool) -> None:
-        self._due[peer] = now + (
-            self._heartbeat_s if busy else max(self._heartbeat_s, HEARTBEAT_IDLE_S)
+        self._set_due(
+            peer, now + (self._heartbeat_s if busy else max(self._heartbeat_s, HEARTBEAT_IDLE_S))
         )
+
+    def _set_due(self, peer: InstanceId, at: float) -> None:
+        self._due[peer] = at
+        self._next_due = min(self._due.values())
 
     @property
     def next_due(self) -> float | None:
-        return min(self._due.values(), default=None)
+        return self._next_due
