@@ -28,7 +28,9 @@ class Pace:
     iteratively reweighted least squares (Holland and Welsch, 1977), always as many rounds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = KEPT_OF_A_SIZE) -> None:
+        """`kept`: passes of each size that are remembered."""
+        self._kept = kept
         self._passes: dict[int, deque[tuple[int, int, float]]] = {}
         self._fit: tuple[float, float, float] | None = None
         self._is_current = True
@@ -36,7 +38,7 @@ class Pace:
     def learn(self, rows: int, context: int, seconds: float) -> None:
         """A pass was run. One that took no time says nothing."""
         if seconds > 0:
-            like = self._passes.setdefault(rows.bit_length(), deque(maxlen=KEPT_OF_A_SIZE))
+            like = self._passes.setdefault(rows.bit_length(), deque(maxlen=self._kept))
             like.append((rows, context, seconds))
             self._is_current = False
 
@@ -51,7 +53,7 @@ class Pace:
 
     def seconds(self, rows: int, context: int) -> float | None:
         """Of a pass; None: not known yet."""
-        fit = self._coefficients()
+        fit = self.coefficients()
         return None if fit is None else fit[0] + fit[1] * rows + fit[2] * context
 
     def prompt_tokens(self, limit_s: float, rows: int, context: int, *, least: int) -> int | None:
@@ -59,7 +61,7 @@ class Pace:
 
         Never fewer than `least`, so that prompts advance. None: any, for all that is known.
         """
-        fit = self._coefficients()
+        fit = self.coefficients()
         if fit is None:
             return None
         base, a_row, a_token = fit
@@ -68,7 +70,8 @@ class Pace:
         left_s = SHARE * limit_s - base - a_row * rows - a_token * context
         return max(least, int(left_s / (a_row + a_token)))
 
-    def _coefficients(self) -> tuple[float, float, float] | None:
+    def coefficients(self) -> tuple[float, float, float] | None:
+        """(a, b, c); None: not known yet."""
         if not self._is_current:
             passes = [one for like in self._passes.values() for one in like]
             self._fit = _fitted(np.array(passes)) if len(passes) >= FEWEST_PASSES else None

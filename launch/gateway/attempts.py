@@ -225,10 +225,10 @@ class Attempts:
         new = Candidate(transfer, chosen.decode, limits.max_num_seqs, demand.tpot_s, chosen.ttft_s)
         return self.admission.verdict(new, self.at(chosen.decode), now)
 
-    def learn(self, worker: InstanceId, snapshot: Snapshot) -> None:
+    def learn(self, worker: InstanceId, snapshot: Snapshot, now: float) -> None:
         """What decode workers' passes take."""
         if self._fleet.role(worker) is Role.DECODE:
-            self.admission.learn(worker, self.at(worker), snapshot.step_s)
+            self.admission.learn(worker, self.at(worker), snapshot.step_s, now)
 
     def _demand(self, transfer: Transfer, now: float) -> Demand:
         generate = transfer.generate

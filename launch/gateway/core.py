@@ -150,7 +150,7 @@ class GatewayCore:
             case Snapshot():
                 if not self.fleet.snapshot(sender, message):
                     self._out.send(sender, Resync())
-                self._attempts.learn(sender, message)
+                self._attempts.learn(sender, message, now)
             case _:  # Metrics, which the shell has taken
                 pass
 

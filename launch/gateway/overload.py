@@ -11,17 +11,20 @@ returned, nothing is changed but what is learnt.
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import accumulate
 from zlib import crc32
 
 from common.config import AdmissionPolicy
 from common.engine.lengths import Lengths
-from common.engine.pace import SHARE, Pace
+from common.engine.pace import COMPARABLE, SHARE, Pace
 from common.ids import InstanceId
 from common.params import FinishReason
 from launch.gateway.transfers import RETRY_MIN_S, Phase, Sample, Transfer
 
 RETRY_MAX_S = 60.0
+LEARN_EVERY_S = 0.25  # of each decode worker: what it tells is a median of many passes
+KEPT = 64  # of what was learnt of a size: long enough ago for batches to have been others
 _SOON_S = 1e-6
 
 
@@ -44,25 +47,36 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What is known of a decode worker."""
+    """What is known of a decode worker: a pass takes base + row * rows + token * context."""
 
-    pace: Pace
+    base_s: float
+    row_s: float
+    token_s: float
+    most_rows: int  # of a pass that was measured
     max_num_seqs: int
 
-    def tpot_s(self, n_answers: int, n_tokens: int) -> float | None:
-        """A token a pass, or every so many passes where not all fit in one. None: not known.
+    def tpot_s(self, n_answers: int, n_tokens: float) -> float:
+        """A token a pass, or every so many passes where not all fit in one.
 
         One more than was ever measured is taken for as many: where passes of few sizes were
         measured, what they took may be put down to their size, and nobody would find out.
         """
         n_rows = min(n_answers, self.max_num_seqs)
-        if not self.pace.is_known(n_rows):
-            return None
-        if n_rows == self.pace.most_rows + 1:
-            n_tokens -= n_tokens // n_rows
+        turns = max(1.0, n_answers / self.max_num_seqs)
+        if n_rows == self.most_rows + 1:
+            n_tokens -= n_tokens / n_rows
             n_rows -= 1
-        pass_s = self.pace.seconds(n_rows, n_tokens)
-        return None if pass_s is None else pass_s * max(1.0, n_answers / self.max_num_seqs)
+        return (self.base_s + self.row_s * n_rows + self.token_s * n_tokens) * turns
+
+    def is_known(self, n_answers: int) -> bool:
+        """Passes were measured that tell what one of so many takes."""
+        return min(n_answers, self.max_num_seqs) <= self.most_rows * COMPARABLE
+
+
+def device_of(pace: Pace, max_num_seqs: int) -> Device | None:
+    """None: too few passes were measured."""
+    fit = pace.coefficients()
+    return None if fit is None else Device(*fit, pace.most_rows, max_num_seqs)
 
 
 def judge(
@@ -74,29 +88,61 @@ def judge(
     Whoever would be alone is taken, however slow the worker is: else nobody would ever learn that
     it has become faster.
     """
-    now = [one for one in others if not one.starts_s]
-    step_s = device.tpot_s(len(now), sum(one.n_tokens for one in now)) or owed_s
-    there = [one for one in others if one.starts_s <= at_s]
-    ends = sorted((one.starts_s + one.n_left * step_s, _grown(one, at_s, step_s)) for one in there)
-    ends = ends[bisect_left(ends, (at_s, 0)) :]
+    there = decoded(others, device, at_s)
     n_own = sum(one.n_tokens for one in own)
-    context = list(accumulate((n for _, n in reversed(ends)), initial=n_own))[::-1]
+    context = list(accumulate((n for _, n in reversed(there)), initial=n_own))[::-1]
+
+    def tpot_s(n_ended: int) -> float:
+        return device.tpot_s(len(there) - n_ended + len(own), context[n_ended])
 
     def fits(n_ended: int) -> bool:
-        tpot_s = device.tpot_s(len(ends) - n_ended + len(own), context[n_ended])
-        return tpot_s is None or tpot_s <= SHARE * owed_s
+        return tpot_s(n_ended) <= SHARE * owed_s
 
-    if not ends or fits(0):
+    if not there or not device.is_known(len(there) + len(own)) or fits(0):
         return None
-    tpot_s = device.tpot_s(len(ends) + len(own), context[0])
-    assert tpot_s is not None
-    last = bisect_left(range(1, len(ends)), 1, key=fits)
-    return Verdict(tpot_s, min(max(RETRY_MIN_S, ends[last][0] - at_s), RETRY_MAX_S))
+    last = bisect_left(range(1, len(there)), 1, key=fits)
+    retry_after_s = there[last][0] * device.tpot_s(len(there), context[0] - n_own)
+    return Verdict(tpot_s(0), min(max(RETRY_MIN_S, retry_after_s), RETRY_MAX_S))
 
 
-def _grown(answer: Answer, at_s: float, step_s: float) -> int:
-    """Its tokens by then."""
-    return answer.n_tokens + int((at_s - answer.starts_s) / step_s)
+def decoded(others: Sequence[Answer], device: Device, at_s: float) -> list[tuple[float, float]]:
+    """What the worker will decode then: what each will still say, and its tokens; who ends first
+    is first.
+
+    As all advance alike, time is counted in tokens of each: it passes as fast as the batch lets
+    it, which changes where one begins or ends.
+    """
+    said = now_s = n_base = 0.0
+    ends: list[tuple[float, float]] = []  # when, and tokens less those said since all began
+    for one in sorted(others, key=_start):
+        if one.starts_s > at_s:
+            break
+        said, n_base = _advance(ends, (said, n_base), device, one.starts_s - now_s)
+        now_s = max(now_s, one.starts_s)
+        heappush(ends, (said + one.n_left, one.n_tokens - said))
+        n_base += one.n_tokens - said
+    said, _ = _advance(ends, (said, n_base), device, at_s - now_s)
+    return [(end - said, n + said) for end, n in sorted(ends)]
+
+
+def _start(answer: Answer) -> float:
+    return answer.starts_s
+
+
+def _advance(
+    ends: list[tuple[float, float]], at: tuple[float, float], device: Device, seconds: float
+) -> tuple[float, float]:
+    """Pop those that end meanwhile. `at`: tokens said, and those of `ends` less these; returned is
+    the same after it."""
+    said, n_base = at
+    while ends and seconds > 0:
+        step_s = device.tpot_s(len(ends), n_base + len(ends) * said)
+        if (ends[0][0] - said) * step_s > seconds:
+            return said + seconds / step_s, n_base
+        seconds -= (ends[0][0] - said) * step_s
+        said, n = heappop(ends)
+        n_base -= n
+    return said, n_base
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +163,14 @@ class Admission:
         self.policy: AdmissionPolicy = policy
         self._foresight = Lengths()
         self._paces: dict[InstanceId, Pace] = {}
+        self._learn_at: dict[InstanceId, float] = {}
 
-    def learn(self, decode: InstanceId, there: Collection[Transfer], step_s: float) -> None:
+    def learn(
+        self, decode: InstanceId, there: Collection[Transfer], step_s: float, now: float
+    ) -> None:
         """What its passes take lately, with what of `there` it decodes now."""
+        if now < self._learn_at.get(decode, now):
+            return
         lengths = [
             len(transfer.generate.prompt) + len(sample.outputs)
             for transfer in there
@@ -127,10 +178,12 @@ class Admission:
             for sample in transfer.live()
         ]
         if step_s and lengths:
-            self._paces.setdefault(decode, Pace()).learn(len(lengths), sum(lengths), step_s)
+            self._learn_at[decode] = now + LEARN_EVERY_S
+            self._paces.setdefault(decode, Pace(KEPT)).learn(len(lengths), sum(lengths), step_s)
 
     def forget(self, decode: InstanceId) -> None:
         self._paces.pop(decode, None)
+        self._learn_at.pop(decode, None)
 
     def ended(self, transfer: Transfer) -> None:
         """Its answers are over, by themselves or not."""
@@ -143,7 +196,8 @@ class Admission:
         """None: it is taken, as everybody is before passes were measured. `there`: whatever the
         decode worker has, or is to have."""
         pace = self._paces.get(new.decode)
-        if pace is None:
+        device = None if pace is None else device_of(pace, new.max_num_seqs)
+        if device is None:
             return None
         outputs = [len(s.outputs) for t in there if t.phase is Phase.HANDED for s in t.live()]
         self._foresight.go_on(outputs)
@@ -152,7 +206,7 @@ class Admission:
         if self.policy == "load":
             at_s, others = 0.0, [one for one in others if not one.starts_s]
         own = self._answers(new.transfer, new.ttft_s)
-        return judge(own, new.tpot_s, others, Device(pace, new.max_num_seqs), at_s)
+        return judge(own, new.tpot_s, others, device, at_s)
 
     def _answers(self, transfer: Transfer, starts_s: float) -> list[Answer]:
         generate = transfer.generate

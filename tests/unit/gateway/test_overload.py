@@ -8,7 +8,7 @@ from common.messages import End, Expect
 from common.params import FinishReason
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.events import Admitted, Rejected
-from launch.gateway.overload import RETRY_MAX_S, Answer, Device, judge
+from launch.gateway.overload import LEARN_EVERY_S, RETRY_MAX_S, Answer, Device, device_of, judge
 from launch.gateway.transfers import RETRY_MIN_S, Slo
 from tests.unit.gateway.builders import (
     D2,
@@ -27,11 +27,7 @@ BASE_S, ROW_S, TOKEN_S = 4e-3, 1e-3, 1e-5
 
 def device(max_num_seqs: int = 64, most: int = 64) -> Device:
     """A pass takes 4 ms, 1 ms a sequence and 10 us a token of context."""
-    pace = Pace()
-    for rows in range(1, most + 1):
-        for context in (rows, 100 * rows):
-            pace.learn(rows, context, BASE_S + ROW_S * rows + TOKEN_S * context)
-    return Device(pace, max_num_seqs)
+    return Device(BASE_S, ROW_S, TOKEN_S, most, max_num_seqs)
 
 
 def answers(
@@ -86,7 +82,7 @@ def test_who_does_not_fit_a_pass_takes_turns() -> None:
 
 def test_nobody_is_refused_before_passes_of_the_size_were_measured() -> None:
     assert not refused(answers(60), on=device(most=8))
-    assert not refused(answers(60), on=Device(Pace(), 64))
+    assert device_of(Pace(), 64) is None
 
 
 def test_come_again_when_enough_have_ended() -> None:
@@ -108,6 +104,13 @@ def test_come_again_when_enough_have_ended() -> None:
 SLO = Slo(tpot_s=0.02)
 
 
+def teach(bench: Bench, step_s: float = 0.03) -> None:
+    """What passes take, beside whatever is decoded now."""
+    for sequence in range(2, 2 + FEWEST_PASSES):
+        bench.now += LEARN_EVERY_S
+        bench.hear(snapshot(sequence, whole=False, busy=1, step_s=step_s))
+
+
 def crowded(policy: str = "predicted", *workers: str) -> Bench:
     """One answer is decoded, a step takes 30 ms."""
     options = GatewayOptions(admission=policy)  # pyright: ignore[reportArgumentType]
@@ -115,8 +118,7 @@ def crowded(policy: str = "predicted", *workers: str) -> Bench:
     bench.admitted(generate("first", max_tokens=50))
     bench.hear(tokens(run(0, 7)), sender=P)
     bench.hear(tokens(run(1, 7)))
-    for sequence in range(2, 2 + FEWEST_PASSES):
-        bench.hear(snapshot(sequence, whole=False, busy=1, step_s=0.03))
+    teach(bench)
     return bench
 
 
@@ -147,7 +149,8 @@ def test_nobody_is_refused_where_the_operator_wants_it_so() -> None:
     bench.submit(generate("second", slo=Slo(ttft_s=0.1, tpot_s=0.02)))
     assert errors(bench) == []
     (expect,) = bench.said(Expect)
-    assert (expect.deadline_s, expect.tpot_s, expect.refuse_if_late) == (0.1, 0.02, False)
+    assert expect.deadline_s is not None
+    assert (expect.tpot_s, expect.refuse_if_late) == (0.02, False)
 
 
 def test_who_states_no_time_per_token_is_taken() -> None:
@@ -170,8 +173,7 @@ def test_who_was_promised_an_answer_is_not_refused_later() -> None:
     bench.hear(tokens(run(1, 7)))
     bench.submit(generate("second", slo=SLO))
     (expect,) = bench.said(Expect)
-    for sequence in range(2, 2 + FEWEST_PASSES):
-        bench.hear(snapshot(sequence, whole=False, busy=1, step_s=0.03))
+    teach(bench)
     bench.hear(failed(), sender=P)
     bench.hear(tokens(run(0, 7, transfer=expect.transfer)), sender=P)
     assert len(bench.did(Admitted)) == 1
@@ -193,8 +195,7 @@ def test_what_ended_lately_tells_how_long_others_go_on() -> None:
     bench.admitted(generate("first", max_tokens=50))
     bench.hear(tokens(run(0, 7, transfer="t200")), sender=P)
     bench.hear(tokens(run(1, 7, transfer="t200")))
-    for sequence in range(2, 2 + FEWEST_PASSES):
-        bench.hear(snapshot(sequence, whole=False, busy=1, step_s=0.03))
+    teach(bench)
     bench.submit(generate("short", slo=SLO))
     assert len(errors(bench)) == 1
     bench.submit(generate("long", n_prompt=200, slo=SLO))  # 0.2 s to compute it
