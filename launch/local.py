@@ -92,6 +92,8 @@ class _Server:
             on_exit=self._engine.lost,
             on_hopeless=self._hopeless,
         )
+        self._engine.on_up = self._supervisor.joined
+        self._engine.troubles = self._supervisor.troubles
         self._admission = Admission(config.max_waiting_requests, self._metrics)
         self._http: uvicorn.Server | None = None
         self._draining: asyncio.Task[None] | None = None

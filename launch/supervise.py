@@ -10,23 +10,41 @@ import random
 import signal
 import sys
 import uuid
-from asyncio.subprocess import Process
+from asyncio.subprocess import PIPE, Process
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import msgspec
 
 from common.config import WorkerConfig
-from common.ids import InstanceId
+from common.ids import InstanceId, Role
 from common.log import line
 
 BACKOFF_S = 0.25  # before the first restart; doubles
 MAX_BACKOFF_S = 15.0
-STEADY_S = 10.0  # a life this long resets the backoff
+STEADY_S = 10.0  # up for so long, a worker's next restart waits as the first one does
+REPORTED_STARTS = 3  # that fail in a row, before it is an error of its own
+LAST_LINES = 20  # of a worker's log, kept to be told with that error
+READ_BYTES = 65536
 SETUP_EXIT = 2  # of a worker that names what its operator must change
 KILL_AFTER_S = 5.0  # SIGKILL for who does not leave on SIGTERM
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """One configuration: the process that lives by it, and what became of those before."""
+
+    config: WorkerConfig
+    instance: InstanceId | None = None
+    process: Process | None = None
+    up_at: float | None = None  # seconds, the loop's clock; None: it has not joined yet
+    failed_starts: int = 0  # lives in a row that ended before they had joined
+    trouble: str = ""  # how the last one ended, until the next has joined
+    lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=LAST_LINES))
 
 
 class Supervisor:
@@ -42,11 +60,10 @@ class Supervisor:
     ) -> None:
         """`on_exit` hears of every process that has ended, with the instance that it was;
         `on_hopeless` of a worker that another start would not help, by its name."""
-        self._workers = workers
+        self._workers = [_Worker(config) for config in workers]
         self._environ = environ
         self._on_exit = on_exit
         self._on_hopeless = on_hopeless
-        self._processes: dict[str, Process] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
 
@@ -57,8 +74,7 @@ class Supervisor:
     async def stop(self) -> None:
         """SIGTERM to all, SIGKILL to who stays; returns when none is left."""
         self._stopping.set()
-        for process in self._processes.values():
-            _signal(process, signal.SIGTERM)
+        self._signal_all(signal.SIGTERM)
         pending = {task for task in self._tasks if not task.done()}
         if pending:
             _, pending = await asyncio.wait(pending, timeout=KILL_AFTER_S)
@@ -69,41 +85,74 @@ class Supervisor:
     def kill(self) -> None:
         """SIGKILL to all that are left. `stop` is still to be awaited."""
         self._stopping.set()
-        for process in self._processes.values():
-            _signal(process, signal.SIGKILL)
+        self._signal_all(signal.SIGKILL)
 
-    async def _keep(self, worker: WorkerConfig) -> None:
+    def _signal_all(self, number: signal.Signals) -> None:
+        for worker in self._workers:
+            if worker.process is not None:
+                _signal(worker.process, number)
+
+    # --- what others know of workers ---------------------------------------------------------
+
+    def joined(self, instance: InstanceId) -> None:
+        """That instance is up, if it is one of ours."""
+        for worker in self._workers:
+            if worker.instance == instance:
+                worker.up_at, worker.failed_starts, worker.trouble = _now(), 0, ""
+
+    def troubles(self, role: Role) -> tuple[str, ...]:
+        """Why workers of that pool are not up, as far as ends of processes tell."""
+        return tuple(w.trouble for w in self._workers if w.config.role is role and w.trouble)
+
+    # --- lives -------------------------------------------------------------------------------
+
+    async def _keep(self, worker: _Worker) -> None:
         backoff_s = BACKOFF_S
-        loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
-            began = loop.time()
             instance = InstanceId(uuid.uuid4().hex)
+            worker.instance, worker.up_at = instance, None
             code = await self._live(worker, instance)
             self._on_exit(instance)
             if self._stopping.is_set():
                 return
             if code == SETUP_EXIT:
-                self._on_hopeless(worker.name)
+                self._on_hopeless(worker.config.name)
                 return
-            if loop.time() - began >= STEADY_S:
+            if worker.up_at is not None and _now() - worker.up_at >= STEADY_S:
                 backoff_s = BACKOFF_S
             wait_s = backoff_s * random.uniform(0.5, 1.5)
-            _log.error(
-                line("worker_exited", worker=worker.name, exit_code=code, restart_in_s=wait_s)
-            )
+            self._report(worker, code, wait_s)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), wait_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
-    async def _live(self, worker: WorkerConfig, instance: InstanceId) -> int:
+    def _report(self, worker: _Worker, code: int, wait_s: float) -> None:
+        name = worker.config.name
+        worker.failed_starts += worker.up_at is None
+        n_failed = worker.failed_starts
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        worker.trouble = f"{name} ended with {how}"
+        if n_failed:
+            worker.trouble += f", {n_failed} times before it had joined"
+        _log.error(line("worker_exited", worker=name, exit_code=code, restart_in_s=wait_s))
+        if n_failed and n_failed % REPORTED_STARTS == 0:
+            said = " | ".join(worker.lines)
+            _log.error(
+                line(
+                    "worker_fails_at_start", worker=name, starts=n_failed, exit_code=code, log=said
+                )
+            )
+
+    async def _live(self, worker: _Worker, instance: InstanceId) -> int:
         """One life of a worker, from its start to its exit code (negative: a signal)."""
+        config = worker.config
         reader, writer = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",  # the folder we happen to be in must not shadow our packages
                 "-m",
-                f"{worker.role}.worker",
+                f"{config.role}.worker",
                 "--config-fd",
                 str(reader),
                 "--instance",
@@ -112,20 +161,40 @@ class Supervisor:
                 str(os.getpid()),
                 pass_fds=[reader],
                 stdin=asyncio.subprocess.DEVNULL,
-                env={**self._environ, **_thread_limits(worker.threads)},
+                stderr=PIPE,
+                env={**self._environ, **_thread_limits(config.threads)},
                 start_new_session=True,  # Ctrl-C is ours: workers leave when they are told to
             )
-            os.write(writer, msgspec.json.encode(worker))
+            os.write(writer, msgspec.json.encode(config))
         finally:
             os.close(reader)
             os.close(writer)
-        self._processes[worker.name] = process
+        worker.process = process
         if self._stopping.is_set():  # it was being started when all were told to stop
             _signal(process, signal.SIGKILL)
         try:
+            await _pass_on(process, worker.lines)
             return await process.wait()
         finally:
-            del self._processes[worker.name]
+            worker.process = None
+
+
+async def _pass_on(process: Process, lines: deque[str]) -> None:
+    """What it writes to stderr becomes ours, to its end; the last of it is kept."""
+    assert process.stderr is not None
+    lines.clear()
+    rest = b""
+    while data := await process.stderr.read(READ_BYTES):
+        sys.stderr.buffer.write(data)
+        sys.stderr.buffer.flush()
+        *whole, rest = (rest[-READ_BYTES:] + data).split(b"\n")
+        lines.extend(text.decode(errors="replace") for text in whole)
+    if rest:
+        lines.append(rest.decode(errors="replace"))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _thread_limits(threads: int) -> dict[str, str]:

@@ -110,6 +110,8 @@ class Engine:
         self._closed = False
         self._changed = asyncio.Event()  # a worker has come or gone
         self.on_crash: Callable[[BaseException], None] | None = None
+        self.on_up: Callable[[InstanceId], None] = _unheard
+        self.troubles: Callable[[Role], Sequence[str]] = _no_troubles  # why workers are not up
 
     # --- what the HTTP side calls ------------------------------------------------------------
 
@@ -252,6 +254,7 @@ class Engine:
                 role = self._core.fleet.hello(sender).peer.role
                 self._metrics.snapshot(role, sender, told)
             case PeerUp(hello):
+                self.on_up(hello.peer.instance)
                 self._metrics.joined(hello)
                 self._changed.set()
             case PeerDown(instance):
@@ -275,3 +278,11 @@ class Engine:
                 stream = self._streams.get(action.request)
                 if stream is not None:
                     stream.feed(action)
+
+
+def _unheard(_instance: InstanceId) -> None:
+    pass
+
+
+def _no_troubles(_role: Role) -> Sequence[str]:
+    return ()

@@ -254,7 +254,10 @@ class _Api:
             "ready": ready,
             "draining": draining,
             "short": short,
-            **{role: {"up": up[role], "workers": n} for role, n in wanted.items()},
+            **{
+                role: {"up": up[role], "workers": n, "trouble": self._engine.troubles(role)}
+                for role, n in wanted.items()
+            },
         }
         headers = {} if ready else {"retry-after": "1"}
         return json_response(encode(state), 200 if ready else 503, headers)

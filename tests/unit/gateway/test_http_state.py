@@ -46,8 +46,8 @@ def test_ready_when_every_pool_has_a_worker(smollm2: TextModel) -> None:
             "ready": True,
             "draining": False,
             "short": [],
-            "prefill": {"up": 0, "workers": 0},
-            "decode": {"up": 1, "workers": 1},
+            "prefill": {"up": 0, "workers": 0, "trouble": []},
+            "decode": {"up": 1, "workers": 1, "trouble": []},
         }
         served.admission.draining = True
         response = await served.client.get("/ready")
@@ -66,8 +66,8 @@ def test_not_ready_names_the_pool_that_is_short(smollm2: TextModel) -> None:
             "ready": False,
             "draining": False,
             "short": ["prefill"],
-            "prefill": {"up": 0, "workers": 2},
-            "decode": {"up": 1, "workers": 1},
+            "prefill": {"up": 0, "workers": 2, "trouble": []},
+            "decode": {"up": 1, "workers": 1, "trouble": []},
         }
 
     run(smollm2, test, config=ServeConfig(prefill=PrefillConfig(workers=2)))

@@ -1,0 +1,113 @@
+"""Processes that end, and what becomes of them. They are real, and do what a test's script says."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from common.config import DecodeConfig, PrefillConfig, ServeConfig, resolve
+from common.ids import InstanceId, Role
+from launch import supervise
+from launch.supervise import Supervisor
+
+CONFIG = ServeConfig(
+    model="m",
+    served_model_name="m",
+    prefill=PrefillConfig(workers=0),
+    decode=DecodeConfig(workers=1),
+)
+FAILS = "import sys; sys.stderr.write('there is no memory\\n'); sys.exit(1)"
+LIVES = """
+import os, sys, time
+instance = sys.argv[sys.argv.index("--instance") + 1]
+sys.stderr.write(f"{os.getpid()} lives as {instance}\\n")
+time.sleep(60)
+"""
+
+
+@dataclass
+class Watched:
+    supervisor: Supervisor
+    exits: "asyncio.Queue[InstanceId]"
+
+    async def exited(self) -> InstanceId:
+        return await asyncio.wait_for(self.exits.get(), 20)
+
+
+def run(tmp_path: Path, script: str, test: Callable[[Watched], Awaitable[None]]) -> None:
+    """With one worker that is that script."""
+    package = tmp_path / "decode"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "worker.py").write_text(script)
+
+    async def whole() -> None:
+        workers = resolve(CONFIG, Role.DECODE, join="ipc://nowhere", cpus=[0])
+        exits: asyncio.Queue[InstanceId] = asyncio.Queue()
+        supervisor = Supervisor(
+            workers,
+            {"PYTHONPATH": str(tmp_path)},
+            on_exit=exits.put_nowait,
+            on_hopeless=pytest.fail,
+        )
+        supervisor.start()
+        try:
+            await test(Watched(supervisor, exits))
+        finally:
+            await supervisor.stop()
+
+    asyncio.run(whole())
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "BACKOFF_S", 0.01)
+
+
+def test_the_third_start_that_fails_is_told_with_what_it_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    async def test(watched: Watched) -> None:
+        for _ in range(3):
+            await watched.exited()
+        (trouble,) = watched.supervisor.troubles(Role.DECODE)
+        assert trouble == "decode-0 ended with exit code 1, 3 times before it had joined"
+        assert watched.supervisor.troubles(Role.PREFILL) == ()
+
+    run(tmp_path, FAILS, test)
+    told = [r.getMessage() for r in caplog.records if "worker_fails_at_start" in r.getMessage()]
+    assert len(told) == 1
+    assert "worker=decode-0 starts=3 exit_code=1" in told[0]
+    assert "there is no memory" in told[0]
+    assert capfdbinary.readouterr().err.count(b"there is no memory\n") >= 3
+
+
+def test_one_that_had_joined_has_not_failed_to_start(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    async def lives(n: int) -> tuple[int, InstanceId]:
+        """Process id and instance of the n-th."""
+        said: list[bytes] = []
+        async with asyncio.timeout(20):
+            while len(said) < n:
+                said += capfdbinary.readouterr().err.splitlines()
+                await asyncio.sleep(0.01)
+        pid, _, _, instance = said[-1].decode().split()
+        return int(pid), InstanceId(instance)
+
+    async def test(watched: Watched) -> None:
+        pid, instance = await lives(1)
+        watched.supervisor.joined(instance)
+        os.kill(pid, signal.SIGKILL)
+        assert await watched.exited() == instance
+        assert watched.supervisor.troubles(Role.DECODE) == ("decode-0 ended with signal 9",)
+        _, other = await lives(1)
+        assert other != instance
+        watched.supervisor.joined(other)
+        assert watched.supervisor.troubles(Role.DECODE) == ()
+
+    run(tmp_path, LIVES, test)
