@@ -22,7 +22,7 @@ import msgspec
 from common.ids import HostId, InstanceId, PageHash, PageId, Role, TransferId
 from common.params import FinishReason, SamplingParams, TokenLogprob
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Message(

@@ -29,6 +29,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stop_token_ids: tuple[int, ...] = ()  # the client's
     logprobs: int | None = None  # alternatives reported per output token; None: no logprobs
     prompt_logprobs: int | None = None  # the same for prompt tokens (none for the first)
+    grammar: str = ""  # of `common.text.grammar`: what the answer must be; "": anything
 
 
 class FinishReason(StrEnum):

@@ -14,12 +14,14 @@ Axes: B draws, R rows handled together, V vocabulary.
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from hashlib import blake2b
+from types import MappingProxyType
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from common.engine.plan import Draw, Drawn
@@ -45,25 +47,33 @@ EXP2_SERIES = (  # 2 ** f for -1/2 <= f <= 1/2 within 1.6e-14: the highest power
     0.6931471805598851,
     1.0,
 )
+NO_GRAMMAR: Mapping[int, NDArray[np.bool_]] = MappingProxyType({})
 CPU_WEIGHTS = 2**16  # computed at once: what a core's cache holds
 DEVICE_WEIGHTS = 2**24
 
 
-def sample(logits_BV: Tensor, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
+def sample(
+    logits_BV: Tensor, draws: Sequence[Draw], allowed: Mapping[int, NDArray[np.bool_]] = NO_GRAMMAR
+) -> tuple[Drawn, ...]:
     """One token a draw. `logits_BV` float32, unchanged; row b belongs to draws[b].
+
+    `allowed` [V] by draw: what its grammar lets it draw.
 
     Raises ArithmeticError for logits that are NaN or have no finite maximum.
     """
     if not draws:
         return ()
     rows = list(logits_BV.unbind(0))
+    for b, allowed_V in allowed.items():
+        may_V = torch.from_numpy(allowed_V).to(logits_BV.device)
+        rows[b] = torch.where(may_V, rows[b], -math.inf)
     changed = [b for b, draw in enumerate(draws) if _changes_logits(draw)]
     for b in changed:
         rows[b] = _changed_logits(rows[b], draws[b])
     greedy = [b for b, draw in enumerate(draws) if draw.params.temperature == 0]
     tokens = [0] * len(draws)
     if greedy:
-        whole = len(greedy) == len(draws) and not changed
+        whole = len(greedy) == len(draws) and not changed and not allowed
         greedy_RV = logits_BV if whole else torch.stack([rows[b] for b in greedy])
         for b, token in zip(greedy, _argmax(greedy_RV), strict=True):
             tokens[b] = token

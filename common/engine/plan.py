@@ -133,6 +133,7 @@ def _reads_outputs(params: SamplingParams) -> bool:
         params.repetition_penalty != 1
         or params.frequency_penalty != 0
         or params.presence_penalty != 0
+        or bool(params.grammar)
     )
 
 

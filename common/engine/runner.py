@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from common.engine.constraints import Constraints
 from common.engine.plan import (
     Draw,
     Drawn,
@@ -51,9 +52,13 @@ class Model(Protocol):
 class Runner:
     """A model and the pool that its passes read and write."""
 
-    def __init__(self, model: Model, cache: KVCache) -> None:
+    def __init__(
+        self, model: Model, cache: KVCache, constraints: Constraints | None = None
+    ) -> None:
+        """`constraints`: of draws with a grammar; None: there will be none."""
         self.model = model
         self.cache = cache
+        self._constraints = constraints
         self._drawn: tuple[Drawn, ...] = ()  # by the last pass, if it did not raise
 
     @torch.inference_mode()
@@ -94,12 +99,13 @@ class Runner:
     def _draw(self, hidden_TH: Tensor, draws: tuple[Draw, ...]) -> tuple[Drawn, ...]:
         if not draws:
             return ()
+        allowed = {} if self._constraints is None else self._constraints.allowed(draws)
         row_D = np.fromiter((draw.row for draw in draws), np.int64, len(draws))
         if (row_D[:-1] < row_D[1:]).all():
-            return sample(self._logits(hidden_TH, row_D), draws)
+            return sample(self._logits(hidden_TH, row_D), draws, allowed)
         row_R, at_D = np.unique(row_D, return_inverse=True)  # samples of one prompt share a row
         logits_RV = self._logits(hidden_TH, row_R)
-        return sample(logits_RV.index_select(0, torch.from_numpy(at_D)), draws)
+        return sample(logits_RV.index_select(0, torch.from_numpy(at_D)), draws, allowed)
 
     def _logits(self, hidden_TH: Tensor, row_R: NDArray[np.int64]) -> Tensor:
         return self.model.logits(hidden_TH.index_select(0, torch.from_numpy(row_R)))

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from common.config import Quantization, TransportName, WorkerConfig
+from common.engine.constraints import Constraints
 from common.engine.device_thread import DeviceThread
 from common.engine.journal import Journal
 from common.engine.links import Links
@@ -41,6 +42,8 @@ from common.log import RequestLog, line, set_up_logging
 from common.messages import PROTOCOL, Hello, Limits, ModelIdentity, Peer, RegionKey
 from common.model.load import DTYPES, LoadedModel, load_model, read_spec, weights_bytes
 from common.rundir import host_id, make_private
+from common.text.grammar import GrammarTokenizer
+from common.text.load import load_text_model
 from common.wire import Mailbox
 
 EXIT_CRASHED = 1
@@ -185,7 +188,8 @@ class _Worker:
         pages = self._kind.make_pages(size.n_pages, size.kv.page_bytes)
         self._stack.callback(pages.close)
         host_pages = self._host_pages(size)
-        runner = self._warm(Runner(loaded.model, KVCache(size.kv, pages.pages)), size)
+        cache = KVCache(size.kv, pages.pages)
+        runner = self._warm(Runner(loaded.model, cache, Constraints(self._tokens)), size)
         shell = self._shell(size, loaded, (pages, host_pages), runner)
         on_stop(lambda at_once: shell.stop(at_once=at_once), parent)
         shell.links.join(self._config.join, time.monotonic())
@@ -199,6 +203,12 @@ class _Worker:
             _log.error(line("pass_did_not_end", after_s=_DEVICE_S))
             logging.shutdown()
             os._exit(EXIT_CRASHED if self._exit_code is None else self._exit_code)
+
+    def _tokens(self) -> GrammarTokenizer:
+        began = time.monotonic()
+        tokenizer = GrammarTokenizer(load_text_model(Path(self._config.model)))
+        _log.info(line("grammars_ready", seconds=time.monotonic() - began))
+        return tokenizer
 
     # --- the parts ---------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from threading import Lock
 from typing import TypeVar
 
 from starlette.applications import Starlette
@@ -25,6 +26,7 @@ from common.errors import BatonError, ClientError, Overloaded, SloMissed, TimedO
 from common.ids import Role
 from common.log import line
 from common.metrics import CONTENT_TYPE, GatewayMetrics
+from common.text.grammar import GrammarTokenizer
 from common.text.load import TextModel
 from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.admission import Admission
@@ -120,6 +122,8 @@ class _Api:
         self._name = config.served_model_name or text.name
         self._started = int(time.time())
         self._slo = Slo(ttft_s=_seconds(config.slo_ttft), tpot_s=_seconds(config.slo_tpot))
+        self._grammars: GrammarTokenizer | None = None
+        self._grammars_lock = Lock()
         self._seeds = None if config.seed is None else random.Random(config.seed)
 
     # --- generation --------------------------------------------------------------------------
@@ -171,7 +175,15 @@ class _Api:
             max_logprobs=self._config.max_logprobs,
             draw_seed=self._draw_seed,
             slo=self._slo,
+            check_grammar=self._check_grammar,
         )
+
+    def _check_grammar(self, grammar: str, param: str) -> None:
+        """In a worker thread. Reads the vocabulary when the first answer with a grammar comes."""
+        with self._grammars_lock:
+            if self._grammars is None:
+                self._grammars = GrammarTokenizer(self._text)
+        self._grammars.check(grammar, param=param)
 
     def _draw_seed(self) -> int:
         if self._seeds is not None:

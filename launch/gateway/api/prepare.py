@@ -25,6 +25,7 @@ from launch.gateway.api.requests import (
     shown,
 )
 from launch.gateway.api.served import Served
+from launch.gateway.api.structured import grammar_of
 from launch.gateway.transfers import Slo
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
@@ -197,6 +198,7 @@ def _params(
         stop_token_ids=stop_ids,
         logprobs=top,
         prompt_logprobs=prompt_top,
+        grammar=grammar_of(request, served),
     )
 
 
@@ -219,13 +221,11 @@ def _check_model(name: str | None, served: Served) -> None:
 
 
 def _refuse_unsupported(request: ChatRequest) -> None:
-    kind = (request.response_format or {}).get("type", "text")
     unsupported = {
         "tools": bool(request.tools),
         "functions": bool(request.functions),
         "tool_choice": request.tool_choice not in (None, "none", "auto"),
         "function_call": request.function_call not in (None, "none", "auto"),
-        "response_format": kind != "text",
         "modalities": request.modalities not in (None, ["text"]),
         "audio": request.audio is not None,
         "web_search_options": request.web_search_options is not None,

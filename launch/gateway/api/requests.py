@@ -7,7 +7,7 @@ are not supported are refused by `launch.gateway.api.prepare`.
 import difflib
 import re
 import reprlib
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -40,6 +40,32 @@ class SloBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tpot_ms: Milliseconds | None = None  # a token after the first, in the mean
 
 
+class JsonSchemaBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`response_format.json_schema`. `strict` changes nothing: the schema always holds."""
+
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | bool | None = None  # of JSON schema
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's name for what an answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaBody | None = None
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's name for the same. One of these."""
+
+    json: dict[str, Any] | bool | str | None = None  # a schema, or its text
+    json_object: bool | None = None
+    regex: str | None = None  # of the whole answer
+    choice: Annotated[list[str], Meta(min_length=1, max_length=MAX_TOKEN_RULES)] | None = None
+    grammar: str | None = None  # Lark or GBNF
+
+
 class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What both endpoints share. None: the model's own default, else OpenAI's."""
 
@@ -65,6 +91,8 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_logprobs: TokenCount | None = None  # alternatives told of each token of the prompt
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=MAX_INT)] | None = None  # keep the last
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     slo: SloBody | None = None
@@ -103,7 +131,6 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     tool_choice: Any = None
     functions: list[Any] | None = None
     function_call: Any = None
-    response_format: dict[str, Any] | None = None
     modalities: list[str] | None = None
     audio: Any = None
     web_search_options: Any = None

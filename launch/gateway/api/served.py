@@ -17,3 +17,4 @@ class Served:
     max_logprobs: int
     draw_seed: Callable[[], int]
     slo: Slo  # of requests that state none
+    check_grammar: Callable[[str, str], None]  # (grammar, param): ClientError where it is none

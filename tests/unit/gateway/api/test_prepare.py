@@ -279,11 +279,6 @@ def test_logprobs_of_a_chat(served: Served) -> None:
             "tools is not supported by this server; leave it out",
         ),
         (
-            {"messages": [USER], "response_format": {"type": "json_object"}},
-            "response_format",
-            "response_format is not supported by this server; leave it out",
-        ),
-        (
             {"messages": [USER], "chat_template_kwargs": {"messages": []}},
             "chat_template_kwargs",
             "['messages'] cannot be set among a template's options",

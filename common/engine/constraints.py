@@ -1,0 +1,44 @@
+"""What the grammars of a pass's draws allow. Owned by the thread that draws."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.engine.plan import Draw
+from common.ids import TransferId
+from common.text.grammar import GrammarTokenizer, Matcher
+
+MAX_MATCHERS = 1024  # answers that are followed; of others what they have said is read anew
+
+
+class Constraints:
+    """Reads the model's vocabulary when the first answer with a grammar is drawn."""
+
+    def __init__(self, load: Callable[[], GrammarTokenizer]) -> None:
+        self._load = load
+        self._tokenizer: GrammarTokenizer | None = None
+        self._matchers: OrderedDict[tuple[TransferId, int], Matcher] = OrderedDict()
+
+    def allowed(self, draws: Sequence[Draw]) -> dict[int, NDArray[np.bool_]]:
+        """By draw that has a grammar: [V], what it may draw."""
+        return {at: self._one(draw) for at, draw in enumerate(draws) if draw.params.grammar}
+
+    def _one(self, draw: Draw) -> NDArray[np.bool_]:
+        key = (draw.transfer, draw.sample)
+        matcher = self._matchers.pop(key, None)
+        allowed_V = None if matcher is None else matcher.allowed(draw.outputs)
+        if matcher is None or allowed_V is None:  # begun elsewhere, or with other outputs
+            matcher = self._begin(draw.params.grammar)
+            allowed_V = matcher.allowed(draw.outputs)
+            assert allowed_V is not None
+        self._matchers[key] = matcher
+        while len(self._matchers) > MAX_MATCHERS:
+            self._matchers.popitem(last=False)
+        return allowed_V
+
+    def _begin(self, grammar: str) -> Matcher:
+        if self._tokenizer is None:
+            self._tokenizer = self._load()
+        return self._tokenizer.matcher(grammar)

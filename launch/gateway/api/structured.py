@@ -1,0 +1,109 @@
+"""What an answer must be, in OpenAI's words or vLLM's, as the grammar that workers follow."""
+
+from typing import Any
+
+import msgspec
+
+from common.errors import ClientError
+from common.text.grammar import Schema, of_choice, of_ebnf, of_json_schema, of_regex
+from launch.gateway.api.requests import (
+    ResponseFormat,
+    Sampling,
+    StructuredOutputs,
+    shown,
+)
+from launch.gateway.api.served import Served
+
+MAX_GRAMMAR_CHARS = 2**18
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+def grammar_of(request: Sampling, served: Served) -> str:
+    """ "": the answer may be anything. Raises ClientError where nobody could follow it."""
+    asked = [
+        one
+        for one in (_of_format(request.response_format), _of_outputs(request.structured_outputs))
+        if one is not None
+    ]
+    if not asked:
+        return ""
+    if len(asked) > 1:
+        raise ClientError(
+            "response_format and structured_outputs both say what the answer must be; give one",
+            param="structured_outputs",
+        )
+    ((param, grammar),) = asked
+    if len(grammar) > MAX_GRAMMAR_CHARS:
+        raise ClientError(
+            f"{param} has {len(grammar)} characters; at most {MAX_GRAMMAR_CHARS}", param=param
+        )
+    served.check_grammar(grammar, param)
+    _refuse_what_runs_on(request, param)
+    return grammar
+
+
+def _refuse_what_runs_on(request: Sampling, param: str) -> None:
+    for name, value in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
+        if value:
+            raise ClientError(
+                f"{name} is {shown(value)}, but an answer to {param} ends where it is complete; "
+                f"leave {name} out",
+                param=name,
+            )
+
+
+def _of_format(asked: ResponseFormat | None) -> tuple[str, str] | None:
+    if asked is None or asked.type == "text":
+        return None
+    if asked.type == "json_object":
+        return "response_format", of_json_schema(_ANY_OBJECT)
+    body = asked.json_schema
+    if body is None or body.schema is None:
+        raise ClientError(
+            "response_format of type json_schema needs json_schema.schema",
+            param="response_format.json_schema",
+        )
+    return "response_format.json_schema.schema", of_json_schema(body.schema)
+
+
+def _of_outputs(asked: StructuredOutputs | None) -> tuple[str, str] | None:
+    if asked is None:
+        return None
+    given = {name: getattr(asked, name) for name in StructuredOutputs.__struct_fields__}
+    given = {name: value for name, value in given.items() if value not in (None, False)}
+    if len(given) != 1:
+        names = ", ".join(StructuredOutputs.__struct_fields__)
+        raise ClientError(
+            f"structured_outputs has {', '.join(given) or 'nothing'}; give one of {names}",
+            param="structured_outputs",
+        )
+    ((name, value),) = given.items()
+    return f"structured_outputs.{name}", _of_one(name, value)
+
+
+def _schema(value: Schema | str, param: str) -> Schema:
+    """vLLM takes a schema's text, too."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value, type=Schema)
+    except msgspec.DecodeError as error:
+        raise ClientError(f"{param} is a text that is no schema: {error}", param=param) from error
+
+
+def _of_one(name: str, value: Any) -> str:  # noqa: ANN401 - by name
+    param = f"structured_outputs.{name}"
+    match name:
+        case "json":
+            return of_json_schema(_schema(value, param))
+        case "json_object":
+            return of_json_schema(_ANY_OBJECT)
+        case "regex":
+            return of_regex(value)
+        case "choice":
+            return of_choice(value)
+        case _:
+            try:
+                return of_ebnf(value)
+            except ValueError as error:
+                raise ClientError(f"{param} cannot be read: {error}", param=param) from error

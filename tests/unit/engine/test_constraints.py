@@ -1,0 +1,84 @@
+"""Grammars over passes: every draw is held to its own, wherever its answer was begun."""
+
+import numpy as np
+import pytest
+import torch
+
+from common.engine.constraints import Constraints
+from common.engine.plan import Draw
+from common.ids import TransferId
+from common.params import SamplingParams
+from common.sampling import sample
+from common.text.grammar import GrammarTokenizer, of_choice
+from common.text.load import TextModel
+
+END = 2
+
+
+@pytest.fixture
+def constraints(smollm2: TextModel) -> Constraints:
+    return Constraints(lambda: GrammarTokenizer(smollm2))
+
+
+def draw(
+    name: str, outputs: tuple[int, ...] = (), grammar: str = "", temperature: float = 0.0
+) -> Draw:
+    params = SamplingParams(
+        max_tokens=9, seed=1, temperature=temperature, grammar=grammar, logprobs=1
+    )
+    return Draw(
+        transfer=TransferId(name), attempt=1, sample=0, index=len(outputs), row=0, params=params,
+        prompt=(7,), outputs=outputs,
+    )  # fmt: skip
+
+
+def test_only_draws_with_a_grammar_are_held_to_one(constraints: Constraints) -> None:
+    allowed = constraints.allowed([draw("a"), draw("b", grammar=of_choice(["red"])), draw("c")])
+    assert list(allowed) == [1]
+
+
+def test_nothing_is_loaded_for_answers_that_may_be_anything() -> None:
+    def never() -> GrammarTokenizer:
+        raise AssertionError
+
+    assert Constraints(never).allowed([draw("a")]) == {}
+
+
+def test_answers_go_on_from_what_they_have_said(
+    constraints: Constraints, smollm2: TextModel
+) -> None:
+    grammar = of_choice(["red wine", "blue sky"])
+    encode = smollm2.tokenizer.encode
+
+    def may(name: str, text: str) -> set[int]:
+        outputs = tuple(encode(text, add_special_tokens=False))
+        (only,) = constraints.allowed([draw(name, outputs, grammar)]).values()
+        return set(np.flatnonzero(only).tolist())
+
+    def spells(text: str, tokens: set[int]) -> bool:
+        return all(text.startswith(smollm2.tokenizer.text_of(token)) for token in tokens)
+
+    may("a", "")
+    assert spells(" wine", may("a", "red"))
+    assert spells(" sky", may("b", "blue"))  # begun elsewhere
+    assert spells(" sky", may("a", "blue"))  # another attempt: other outputs
+    assert may("a", "blue sky") == {END}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draw_takes_the_best_of_what_it_may(
+    constraints: Constraints, smollm2: TextModel, temperature: float
+) -> None:
+    red, blue = (smollm2.tokenizer.encode(w, add_special_tokens=False)[0] for w in ("red", "blue"))
+    logits_BV = torch.zeros(2, smollm2.vocab_size)
+    logits_BV[:, 1234] = 50.0
+    logits_BV[:, blue] = 20.0
+    draws = [draw("a", grammar=of_choice(["red", "blue"]), temperature=temperature), draw("b")]
+    before = logits_BV.clone()
+    held, free = sample(logits_BV, draws, constraints.allowed(draws))
+    assert (held.token, free.token) == (blue, 1234)
+    assert held.logprob is not None
+    assert held.logprob.logprob == pytest.approx(-30, abs=1e-3)  # of the raw logits
+    assert held.logprob.top_tokens == (1234,)
+    assert torch.equal(logits_BV, before)
+    assert red != blue
