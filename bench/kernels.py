@@ -2,6 +2,7 @@
 
     python -m bench.kernels MODEL [--threads 2] [--dtypes float32 bfloat16]
                                   [--quantization none int8 gguf]
+    python -m bench.kernels --compile-only   (see `bench.kernels_compile`)
 
 MODEL is a .gguf file or a Hugging Face directory. Weights that are kept in several ways take turns,
 pass by pass. Pages lie at random places of a pool that no
@@ -15,6 +16,7 @@ import argparse
 import json
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -205,6 +207,10 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
+    if "--compile-only" in sys.argv[1:]:
+        from bench import kernels_compile  # needs Triton, which the rest does not
+
+        sys.exit(kernels_compile.main())
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

@@ -15,6 +15,7 @@ from torch import Tensor
 from common.kernels.attention_plan import QueryGroup, Sequences, plan_attention
 from common.kernels.cpu import native
 from common.kernels.paged import KVLayer, PageGeometry
+from common.kernels.triton.rows import DeviceRows
 
 # T rows  B sequences  M pages of the longest table  L positions  D head dim
 
@@ -44,11 +45,18 @@ class AttentionRows:
         )
         self._plan: native.lib.AttentionPlan | None = None
         self._turns: native.lib.Turns | None = None
+        self._on_device: DeviceRows | None = None
 
     @cached_property
     def groups(self) -> tuple[QueryGroup, ...]:
         """For attention in torch."""
         return plan_attention(self._sequences, self._geometry)
+
+    def on_device(self, tile_tokens: int, device: torch.device) -> DeviceRows:
+        """For attention in Triton, with tiles of so many queries. All calls must agree."""
+        if self._on_device is None:
+            self._on_device = DeviceRows.of(self._sequences, tile_tokens, device)
+        return self._on_device
 
     def native_plan(self, layer: KVLayer, n_rep: int) -> "native.lib.AttentionPlan":
         """For attention in C++; `n_rep` query heads a KV head. All calls must agree.

@@ -8,6 +8,8 @@ T rows (packed tokens)  H hidden  I inputs or intermediate  O outputs  V vocabul
 N query heads  G KV heads  D head dim  L positions
 """
 
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from common.kernels.attention_rows import AttentionRows, HeadNorms
 from common.kernels.cpu import native
 from common.kernels.matrix import Matrix, packs
 from common.kernels.paged import KVLayer
+from common.kernels.triton import choice
 
 
 def set_threads(n: int, dtype: torch.dtype | None = None) -> None:
@@ -69,6 +72,8 @@ def swiglu(
 ) -> Tensor:
     """silu(x Wg' + bg) * (x Wu' + bu): [T, I]. A packed matrix must be gated."""
     if isinstance(gate_up_2IH, Tensor):
+        if choice.computes(x_TH):
+            return _triton().swiglu(x_TH, gate_up_2IH, bias_2I, out)
         return _put(torch_path.swiglu(x_TH, gate_up_2IH, bias_2I), out)
     return native_products.multiply(x_TH, gate_up_2IH, bias_2I, out)
 
@@ -80,6 +85,8 @@ def rms_norm(x_TH: Tensor, weight_H: Tensor, eps: float, out: Tensor | None = No
     """
     if is_native(x_TH):
         return native_rowwise.rms_norm(x_TH, weight_H, eps, out)
+    if choice.computes(x_TH):
+        return _triton().rms_norm(x_TH, weight_H, eps, out)
     return _put(torch_path.rms_norm(x_TH, weight_H, eps), out)
 
 
@@ -89,6 +96,8 @@ def add_rms_norm(
     """Adds x to the residual, in place; the norm of that."""
     if is_native(x_TH):
         return native_rowwise.add_rms_norm(x_TH, residual_TH, weight_H, eps, out)
+    if choice.computes(x_TH):
+        return _triton().add_rms_norm(x_TH, residual_TH, weight_H, eps, out)
     return _put(torch_path.add_rms_norm(x_TH, residual_TH, weight_H, eps), out)
 
 
@@ -109,6 +118,8 @@ def rope_and_write(
     slots_T      int64; page * page_tokens + place in the page, all different
     """
     path = native_attention if is_native(q_TND) else torch_path
+    if choice.computes(q_TND) and path is torch_path:
+        path = _triton()
     return path.rope_and_write(q_TND, k_TGD, v_TGD, cos_sin_LD, positions_T, slots_T, layer)
 
 
@@ -120,6 +131,8 @@ def attend(q_TND: Tensor, layer: KVLayer, rows: AttentionRows) -> Tensor:
     """
     if is_native(q_TND):
         return native_attention.attend(q_TND, layer, rows)
+    if choice.computes(q_TND):
+        return _triton().attend(q_TND, layer, rows)
     return torch_attention.attend(q_TND, layer, rows.groups)
 
 
@@ -142,12 +155,10 @@ def attention(
     n_heads = heads_TND.shape[1] - 2 * n_kv_heads
     q_TND, k_TGD, v_TGD = heads_TND.split((n_heads, n_kv_heads, n_kv_heads), dim=1)
     if norms is not None:
-        q_TND = torch_path.rms_norm(q_TND, norms.q_D, norms.eps)
-        k_TGD = torch_path.rms_norm(k_TGD, norms.k_D, norms.eps)
-    q_TND = torch_path.rope_and_write(
-        q_TND, k_TGD, v_TGD, cos_sin_LD, rows.positions_T, rows.slots_T, layer
-    )
-    return _put(torch_attention.attend(q_TND, layer, rows.groups).reshape(n_rows, -1), out)
+        q_TND = rms_norm(q_TND, norms.q_D, norms.eps)
+        k_TGD = rms_norm(k_TGD, norms.k_D, norms.eps)
+    q_TND = rope_and_write(q_TND, k_TGD, v_TGD, cos_sin_LD, rows.positions_T, rows.slots_T, layer)
+    return _put(attend(q_TND, layer, rows).reshape(n_rows, -1), out)
 
 
 def argmax(logits_RV: Tensor) -> list[int]:
@@ -158,6 +169,13 @@ def argmax(logits_RV: Tensor) -> list[int]:
     if is_native(logits_RV) and logits_RV.dtype is torch.float32:
         return native_rowwise.argmax(logits_RV)
     return torch_path.argmax(logits_RV)
+
+
+def _triton() -> ModuleType:
+    """Imported only where it computes: machines without a GPU lack it."""
+    from common.kernels.triton import ops as kernels
+
+    return kernels
 
 
 def _put(result: Tensor, out: Tensor | None) -> Tensor:

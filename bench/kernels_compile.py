@@ -1,0 +1,308 @@
+"""Compiles every Triton kernel for GPUs that need not be there, and shows what each takes.
+
+    python -m bench.kernels --compile-only [--chips 80 90 100] [--models Llama-3-8B]
+
+At the shapes that the models use, in bfloat16, exactly as they would be launched. For each:
+registers of a thread, bytes spilled, shared memory beside the chip's limit, tensor-core
+instructions, and global accesses of 16 bytes (from the PTX and the compiled code). Exit status 1:
+something spills, does not fit, or lacks what its kind of kernel must have.
+"""
+
+import argparse
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import triton
+from torch import Tensor
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime import JITFunction
+
+from common.kernels.paged import KVLayer, PageGeometry, Scratch
+from common.kernels.triton import activation, decode, norms, pages, prefill, rope
+from common.kernels.triton.configs import prefill_tile
+from common.kernels.triton.launch import Launch
+from common.kernels.triton.rows import DeviceRows
+
+SHARED_LIMITS_BYTES = {80: 166_912, 90: 232_448, 100: 232_448}
+"""Of one block, by chip: CUDA C++ Programming Guide, technical specifications."""
+
+TENSOR_CORE = {80: r"\bmma\.sync", 90: r"\bwgmma\.mma_async", 100: r"\btcgen05\.mma"}
+ANY_TENSOR_CORE = "|".join(TENSOR_CORE.values())
+WIDE_ACCESS = (
+    r"\b(?:(?:ld|st)\.global[\w.:]*\.(?:v4\.(?:b|u|f|s)32|v2\.(?:b|u|f|s)64)|cp\.async\.cg)"
+)
+DTYPE_NAMES = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.int64: "i64",
+    torch.int32: "i32",
+}
+MAX_REGISTERS = {"decode attention": 128, "prefill attention": 224}
+"""Of a thread, so that blocks enough are on a multiprocessor to hide what memory takes."""
+
+MAX_REGISTERS_ELSEWHERE = 64
+MAX_DECODE_SHARED_BYTES = 82_000
+"""Two blocks on any of the chips."""
+
+META = torch.device("meta")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Of a model. SmolLM2's, Llama's and Qwen's are as published."""
+
+    name: str
+    hidden: int
+    intermediate: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    page_tokens: int = 16
+
+
+SHAPES = (
+    Shape(name="SmolLM2-135M", hidden=576, intermediate=1536, n_heads=9, n_kv_heads=3, head_dim=64),
+    Shape(
+        name="Llama-3.2-1B", hidden=2048, intermediate=8192, n_heads=32, n_kv_heads=8, head_dim=64
+    ),
+    Shape(
+        name="Llama-3-8B", hidden=4096, intermediate=14336, n_heads=32, n_kv_heads=8, head_dim=128
+    ),
+    Shape(
+        name="Llama-2-7B", hidden=4096, intermediate=11008, n_heads=32, n_kv_heads=32, head_dim=128
+    ),
+    Shape(
+        name="Qwen2.5-7B, pages of 64",
+        hidden=3584,
+        intermediate=18944,
+        n_heads=28,
+        n_kv_heads=4,
+        head_dim=128,
+        page_tokens=64,
+    ),
+    Shape(
+        name="Llama-3-70B", hidden=8192, intermediate=28672, n_heads=64, n_kv_heads=8, head_dim=128
+    ),
+    Shape(
+        name="head dim 80", hidden=2560, intermediate=10240, n_heads=32, n_kv_heads=32, head_dim=80
+    ),
+    Shape(
+        name="head dim 96", hidden=3072, intermediate=8192, n_heads=32, n_kv_heads=8, head_dim=96
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    kernel: str
+    shape: str
+    chip: int
+    registers: int
+    spilled_bytes: int  # local memory of a thread, its stack included
+    shared_bytes: int
+    tensor_core: int  # instructions, of any kind
+    newest_tensor_core: int  # of the kind that this chip brought
+    wide_accesses: int
+
+    def most_shared_bytes(self) -> int:
+        limit = SHARED_LIMITS_BYTES[self.chip]
+        return min(limit, MAX_DECODE_SHARED_BYTES) if "decode" in self.kernel else limit
+
+    def faults(self) -> list[str]:
+        """What must not be, for people."""
+        found: list[str] = []
+        if self.spilled_bytes:
+            found.append(f"spills {self.spilled_bytes} bytes")
+        if self.registers > MAX_REGISTERS.get(self.kernel, MAX_REGISTERS_ELSEWHERE):
+            found.append(f"{self.registers} registers")
+        if self.shared_bytes > self.most_shared_bytes():
+            found.append(f"{self.shared_bytes} bytes of shared memory")
+        if self.kernel == "prefill attention" and not self.newest_tensor_core:
+            found.append(f"no {TENSOR_CORE[self.chip]}")
+        if self.kernel == "decode attention" and not self.tensor_core:
+            found.append("no tensor-core instructions")
+        if not self.wide_accesses and self.kernel in ("page copy", "prefill attention"):
+            found.append("no accesses of 16 bytes")
+        return found
+
+
+def compile_all(
+    shapes: Sequence[Shape] = SHAPES, chips: Sequence[int] = tuple(SHARED_LIMITS_BYTES)
+) -> Iterator[Compiled]:
+    for shape in shapes:
+        for chip in chips:
+            for kernel, launch in launches(shape, chip).items():
+                yield compile_one(kernel, shape.name, launch, chip)
+
+
+def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> dict[str, Launch]:
+    """Every kernel as a model of this shape launches it, over tensors without memory."""
+    n_rows, n_heads, n_kv_heads = 8, shape.n_heads, shape.n_kv_heads
+
+    def rows(*widths: int) -> Tensor:
+        return torch.empty((n_rows, *widths), dtype=dtype, device=META)
+
+    def integers(*sizes: int, of: torch.dtype = torch.int32) -> Tensor:
+        return torch.empty(sizes, dtype=of, device=META)
+
+    layer = paged(shape, dtype)
+    qkv = rows(n_heads + 2 * n_kv_heads, shape.head_dim)
+    q, k, v = qkv.split((n_heads, n_kv_heads, n_kv_heads), dim=1)
+    on_device = DeviceRows(
+        single_I=integers(n_rows),
+        longest_keys=4096,
+        tile_X2=integers(4, 2),
+        start_B1=integers(n_rows + 1),
+        len_B=integers(n_rows),
+        tables_BM=integers(n_rows, 272),
+    )
+    out = rows(n_heads, shape.head_dim)
+    hidden, weight = rows(shape.hidden), torch.empty(shape.hidden, dtype=dtype, device=META)
+    cos_sin = torch.empty((64, shape.head_dim), dtype=torch.float32, device=META)
+    at = integers(n_rows, of=torch.int64)
+    pool = torch.empty((8, layer.geometry.stride * dtype.itemsize), dtype=torch.uint8, device=META)
+    attend, merging = decode.launches(out, layer, on_device, chip, out)
+    tile = prefill_tile(dtype, chip, shape.head_dim)
+    return {
+        "decode attention": attend,
+        "decode merge": merging,
+        "prefill attention": prefill.launch(out, layer, on_device, tile, out),
+        "rope and write": rope.launch(q, k, v, cos_sin, at, at, layer, out),
+        "rms norm": norms.launch(hidden, None, weight, 1e-5, hidden),
+        "add, rms norm": norms.launch(hidden, hidden, weight, 1e-5, hidden),
+        "silu mul": activation.launch(rows(2 * shape.intermediate), rows(shape.intermediate)),
+        "page copy": pages.launch(pool, at, pool, at),
+    }
+
+
+def paged(shape: Shape, dtype: torch.dtype) -> KVLayer:
+    """The second layer of a pool of two layers."""
+    used = 2 * 2 * shape.n_kv_heads * shape.page_tokens * shape.head_dim
+    geometry = PageGeometry(
+        page_tokens=shape.page_tokens,
+        n_kv_heads=shape.n_kv_heads,
+        head_dim=shape.head_dim,
+        stride=-(-used // 2048) * 2048,
+    )
+    return KVLayer.of(
+        torch.empty(8 * geometry.stride, dtype=dtype, device=META), geometry, 1, Scratch()
+    )
+
+
+def compile_one(kernel: str, shape: str, launch: Launch, chip: int) -> Compiled:
+    """As Triton would at the first launch with such arguments."""
+    compiled = triton.compile(
+        source(launch),
+        target=GPUTarget("cuda", chip, 32),
+        options={
+            "num_warps": launch.num_warps,
+            "num_stages": launch.num_stages,
+            "enable_fp_fusion": not launch.exact,
+        },
+    )
+    ptx: str = compiled.asm["ptx"]
+    registers, spilled_bytes = resources(compiled.asm["cubin"])
+    return Compiled(
+        kernel=kernel,
+        shape=shape,
+        chip=chip,
+        registers=registers,
+        spilled_bytes=spilled_bytes,
+        shared_bytes=compiled.metadata.shared,
+        tensor_core=len(re.findall(ANY_TENSOR_CORE, ptx)),
+        newest_tensor_core=len(re.findall(TENSOR_CORE[chip], ptx)),
+        wide_accesses=len(re.findall(WIDE_ACCESS, ptx)),
+    )
+
+
+def source(launch: Launch) -> ASTSource:
+    """Types and specialisations of the arguments, as the launcher derives them from values."""
+    if not isinstance(launch.kernel, JITFunction):
+        raise TypeError(f"{launch.kernel} is interpreted")
+    signature: dict[str, str] = {}
+    constants: dict[str, int | float] = {}
+    divisible: dict[tuple[int, ...], list[list[str | int]]] = {}
+    for i, parameter in enumerate(launch.kernel.params):
+        value = launch.arguments[parameter.name]
+        if isinstance(value, Tensor):
+            signature[parameter.name] = "*" + DTYPE_NAMES[value.dtype]
+            divides = value.storage_offset() * value.itemsize % 16 == 0
+        elif parameter.is_constexpr or (type(value) is int and value == 1):
+            signature[parameter.name] = "constexpr"
+            constants[parameter.name] = value
+            divides = False
+        elif isinstance(value, float):
+            signature[parameter.name] = "fp32"
+            divides = False
+        else:
+            signature[parameter.name] = "i32" if value < 1 << 31 else "i64"
+            divides = value % 16 == 0
+        if divides:
+            divisible[i,] = [["tt.divisibility", 16]]
+    return ASTSource(launch.kernel, signature, constants, divisible)
+
+
+def resources(cubin: bytes) -> tuple[int, int]:
+    """Registers of a thread, and bytes of local memory: what did not fit them."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run(
+            [cuobjdump(), "--dump-resource-usage", file.name],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    usage = {name: int(n) for name, n in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
+    return usage["REG"], usage["STACK"] + usage["LOCAL"]
+
+
+def cuobjdump() -> Path:
+    """Triton's own."""
+    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+HEADER = (
+    f"{'kernel':<18} {'shape':<24} {'chip':>6} {'registers':>9} {'spilled':>7} {'shared':>8} "
+    f"{'tensor core':>11} {'16 B':>5}"
+)
+
+
+def line(c: Compiled) -> str:
+    return (
+        f"{c.kernel:<18} {c.shape:<24} {f'sm_{c.chip}':>6} {c.registers:>9} {c.spilled_bytes:>7} "
+        f"{c.shared_bytes:>8} {c.tensor_core:>11} {c.wide_accesses:>5}"
+    )
+
+
+def run(shapes: Sequence[Shape], chips: Sequence[int]) -> int:
+    """Prints a line for each; exit status."""
+    print(f"Triton {triton.__version__}, bfloat16\n{HEADER}")
+    n_faults = 0
+    for compiled in compile_all(shapes, chips):
+        faults = compiled.faults()
+        n_faults += len(faults)
+        print(line(compiled) + "".join(f"  !! {fault}" for fault in faults), flush=True)
+    print(f"{n_faults} faults")
+    return int(n_faults > 0)
+
+
+def main() -> int:
+    """Exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--compile-only", action="store_true", required=True)
+    parser.add_argument("--chips", nargs="+", type=int, default=list(SHARED_LIMITS_BYTES))
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="beginnings of their names")
+    options = parser.parse_args()
+    if knobs.runtime.interpret:
+        parser.error("TRITON_INTERPRET is set: kernels would be interpreted, not compiled")
+    names = tuple(options.models or ("",))
+    return run([s for s in SHAPES if s.name.startswith(names)], options.chips)

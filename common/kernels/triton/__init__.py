@@ -1,0 +1,2 @@
+"""The operations as Triton kernels, for CUDA devices. Imported only where `choice` says that they
+compute; on a CPU they run in Triton's interpreter, where tests asked for it."""

@@ -1,0 +1,36 @@
+"""One call of a kernel as data, so that what is compiled ahead of time is what would run."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from triton.runtime import KernelInterface
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """`arguments` by the kernel's names; tensors are on the device that it runs on.
+
+    exact  no contraction of products and sums: the compiler must not choose roundings (law 3)
+    """
+
+    kernel: KernelInterface
+    grid: tuple[int, ...]
+    arguments: dict[str, Tensor | int | float]
+    num_warps: int
+    num_stages: int = 1
+    exact: bool = False
+
+    def run(self) -> None:
+        if 0 in self.grid:
+            return
+        self.kernel[self.grid](
+            **self.arguments,
+            num_warps=self.num_warps,
+            num_stages=self.num_stages,
+            enable_fp_fusion=not self.exact,
+        )
+
+
+def power_of_2(n: int) -> int:
+    """The least that is not below n."""
+    return 1 << (n - 1).bit_length()
