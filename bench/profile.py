@@ -28,6 +28,7 @@ from bench.simulate.costs_file import CostsFile, DecodeFields, PrefillFields, Tr
 
 CONTEXT_TOKENS = 4096  # where the server does not say
 _PREFILL, _DECODE = "prefill", "decode"
+HOP_S = 0.0002  # a message from one process to another, which the simulator adds itself
 _CONFIG = re.compile(r"^baton:cache_config_info\{(.*)\} 1(?:\.0)?$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -119,9 +120,10 @@ def costs(options: argparse.Namespace, served: Served, probes: Probes, took_s: f
             per_sequence_s=found.decode_sequence_s,
         ),
         transfer=TransferFields(
-            latency_s=found.transfer_latency_s, bytes_per_s=found.transfer_bytes_per_s
+            latency_s=max(0.0, found.transfer_latency_s - HOP_S),  # a handoff is a message
+            bytes_per_s=found.transfer_bytes_per_s,
         ),
-        request_s=found.delay_s - found.token_s,
+        request_s=max(0.0, found.delay_s - found.token_s - 2 * HOP_S),
         token_s=found.token_s,
         measured=_measured(options, served, found, worker) | {"seconds": took_s},
     )

@@ -52,17 +52,23 @@ class TransferCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Of one kind of device and link. `page_bytes`: what a page costs to move."""
+    """Of one kind of device and link. `page_bytes`: what a page costs to move.
+
+    `overlaps`: a mixed pass reads its weights while it computes prompts, as kernels do whose rows
+    all go through one product (a roofline); else it pays for both, one after the other.
+    """
 
     prefill: PrefillCosts
     decode: DecodeCosts
     transfer: TransferCosts
     page_bytes: int
+    overlaps: bool = False
 
     def pass_s(self, plan: PassPlan) -> float:
         """Of a pass that may be mixed: sequences with one row decode, the others are prompts.
 
-        The fixed part of a pass (its weights are read once) is paid once: the larger of the two.
+        The fixed part of a pass (its weights are read once) is paid once: the larger of the two,
+        or what its prompts take, where that is longer and they overlap.
         """
         if plan.n_rows == len(plan.len_B):
             return self.decode.seconds(int(plan.len_B.sum(dtype=np.int64)), plan.n_rows)
@@ -80,6 +86,9 @@ class Costs:
         if len(rows_B):
             whole = self.prefill.seconds(int(rows_B.sum()), int(pairs_B.sum()))
             parts.append((self.prefill.fixed_s, whole))
+        if self.overlaps and len(parts) == 2:
+            (step_fixed, step), (_, prompts) = parts
+            return max(step_fixed, prompts) + step - step_fixed
         fixed = max((fixed for fixed, _ in parts), default=0.0)
         return fixed + sum(whole - own for own, whole in parts)
 

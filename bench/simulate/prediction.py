@@ -6,6 +6,7 @@ ones, so nothing that they shared is shared here. Must not measure anything.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Literal, TypeVar, cast
 
@@ -63,7 +64,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shape_of(file: CostsFile) -> Shape:
-    """The cluster that was profiled: one worker a pool. Nothing is added to the fixed delays."""
+    """The cluster that was profiled: one worker a pool."""
     told = file.measured
     budget_tokens = int(told.get("budget_tokens", 512))
     return Shape(
@@ -77,8 +78,7 @@ def shape_of(file: CostsFile) -> Shape:
         decode_chunk_tokens=int(told.get("decode_chunk_tokens", 128)),
         decode_budget_tokens=budget_tokens,
         max_num_seqs=int(told.get("max_num_seqs", 64)),
-        costs=file.costs,
-        message_s=0.0,
+        costs=replace(file.costs, overlaps=True),
         disaggregate="always",
         request_s=file.request_s,
         token_s=file.token_s,

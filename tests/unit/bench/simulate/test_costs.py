@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,16 @@ def test_a_step_costs_its_sequences_and_their_contexts() -> None:
 def test_a_mixed_pass_pays_its_fixed_part_once() -> None:
     prompt, step = COSTS.pass_s(plan((0, 8))), COSTS.pass_s(plan((6, 7)))
     assert COSTS.pass_s(plan((6, 7), (0, 8))) == pytest.approx(prompt + step - 4)
+
+
+def test_a_mixed_pass_reads_its_weights_while_it_computes_prompts_where_they_overlap() -> None:
+    costs = replace(COSTS, overlaps=True)
+    prompt, step = costs.pass_s(plan((0, 8))), costs.pass_s(plan((6, 7)))
+    assert prompt == COSTS.pass_s(plan((0, 8)))
+    assert step == COSTS.pass_s(plan((6, 7)))
+    assert costs.pass_s(plan((6, 7), (0, 8))) == pytest.approx(prompt + step - 4)
+    heavy = replace(costs, decode=replace(costs.decode, fixed_s=50.0))
+    assert heavy.pass_s(plan((6, 7), (0, 8))) == heavy.pass_s(plan((6, 7)))
 
 
 def test_a_pull_costs_a_latency_and_its_bytes() -> None:
