@@ -239,6 +239,7 @@ class Attempts:
             hashes=generate.hashes,
             ttft_s=self.requests[generate.request].due_in_s(now),
             tpot_s=generate.slo.tpot_s,
+            now=now,
         )
 
     def in_time_elsewhere(

@@ -95,16 +95,25 @@ class Fleet:
         transfer.prompt_queued = True
         self._count_prompt(transfer, 1)
         self._count_decode(transfer, 1)
+        view = self._decode_of(transfer)
+        if view is not None and transfer.prefill is not None:
+            view.own_coming[transfer.transfer] = transfer.handed_by
 
     def computed(self, transfer: Transfer) -> None:
         """Its prompt is no work any more for whoever was to compute it. Idempotent."""
         if transfer.prompt_queued:
             transfer.prompt_queued = False
             self._count_prompt(transfer, -1)
+            view = self._decode_of(transfer)
+            if view is not None:
+                view.own_coming.pop(transfer.transfer, None)
 
     def unassign(self, transfer: Transfer) -> None:
         self.computed(transfer)
         self._count_decode(transfer, -1)
+
+    def _decode_of(self, transfer: Transfer) -> WorkerView | None:
+        return None if transfer.decode is None else self._views.get(transfer.decode.instance)
 
     def _count_prompt(self, transfer: Transfer, sign: int) -> None:
         peer = transfer.prefill or transfer.decode
@@ -115,8 +124,7 @@ class Fleet:
             _check(view)
 
     def _count_decode(self, transfer: Transfer, sign: int) -> None:
-        peer, tpot_s = transfer.decode, transfer.generate.slo.tpot_s
-        view = None if peer is None else self._views.get(peer.instance)
+        view, tpot_s = self._decode_of(transfer), transfer.generate.slo.tpot_s
         if view is None:
             return
         view.own_requests += sign

@@ -125,15 +125,27 @@ class Prices:
         n_tokens = self._uncached(self.cached_pages(decode))
         all_tokens = decode.queued_tokens + n_tokens
         ttft_s = all_tokens / rate
-        if decode.busy:  # every pass is one of theirs, too
+        if decode.n_decoding:  # every pass is one of theirs, too
             ttft_s += -(-all_tokens // self._pass_tokens(decode, rate)) * self._pass_s(decode)
         own_s = n_tokens / rate  # by itself
         weight = max(1.0, own_s / self._pass_s(decode)) if shield else 1.0
-        disturbed_s = own_s * (decode.busy * weight + NEWCOMERS)
-        seconds = ttft_s + disturbed_s + self._decode_s(decode)
+        n_disturbed = self._disturbed(decode, ttft_s, ttft_s * n_tokens / all_tokens)
+        lost_s = own_s * (n_disturbed * weight + NEWCOMERS)
+        seconds = ttft_s + lost_s + self._decode_s(decode)
         late = self._is_late(decode.instance, ttft_s)
         missed = late + self._is_slow(decode) + self._breaks_promises(decode, rate)
         return Price(decode, None, seconds, ttft_s, late, missed)
+
+    def _disturbed(self, decode: WorkerView, ttft_s: float, own_s: float) -> float:
+        """Sequences that decode while the prompt is computed, in the last `own_s` of `ttft_s`: who
+        comes meanwhile counts for the part that is left."""
+        ends_at = self._demand.now + ttft_s
+        coming = sum(
+            min(1.0, (ends_at - handed_by) / own_s)
+            for handed_by in decode.own_coming.values()
+            if handed_by < ends_at
+        )
+        return decode.n_decoding + coming
 
     def _rate(self, decode: WorkerView) -> float:
         return _measured_tokens_per_s(decode) or self._decode_tokens_per_s

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from common.ids import InstanceId, PageHash
+from common.ids import InstanceId, PageHash, TransferId
 from common.messages import Hello, Snapshot
 from launch.gateway.prefixes import Prefixes
 
@@ -22,6 +22,9 @@ class WorkerView:
     own_prompt_tokens: int = 0  # of those, to be computed there
     own_tokens: int = 0  # decode: prompt + output tokens of those
     own_tpots_s: Counter[float] = field(default_factory=Counter[float])  # decode: stated by those
+    own_coming: dict[TransferId, float] = field(  # decode: when those should be handed over that
+        default_factory=dict[TransferId, float]  # a prefill worker is to compute
+    )
     instance: InstanceId = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,6 +40,11 @@ class WorkerView:
         snapshot = self.snapshot
         busy = snapshot.running + snapshot.waiting if snapshot is not None else 0
         return max(busy, self.own_requests)
+
+    @property
+    def n_decoding(self) -> int:
+        """Of those, sequences that decode, or whose prompts are to be computed there."""
+        return max(0, self.busy - len(self.own_coming))
 
     @property
     def queued_tokens(self) -> int:
@@ -75,3 +83,4 @@ class Demand:
     hashes: tuple[PageHash, ...]  # of the full pages of those tokens
     ttft_s: float | None = None  # from now to when the first is owed; None: no SLO says
     tpot_s: float | None = None  # a token after it, in the mean; None: the same
+    now: float = 0.0  # when it is asked for, by the core's clock

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from common.config import Disaggregate
-from common.ids import InstanceId, PageHash
+from common.ids import InstanceId, PageHash, TransferId
 from launch.gateway.prices import Price, Prices
 from launch.gateway.router import Pair, route
 from launch.gateway.views import Demand, WorkerView
@@ -47,6 +47,8 @@ def workers(draw: st.DrawFn, role: str) -> list[WorkerView]:
         view.own_requests = draw(st.integers(0, 3))
         view.own_prompt_tokens = draw(st.sampled_from((0, 0, 50)))
         if draw(st.booleans()):
+            view.own_coming[TransferId("t")] = draw(st.sampled_from((0.0, 1.01, 5.0)))
+        if draw(st.booleans()):
             view.own_tpots_s[draw(st.sampled_from((0.01, 0.03, 0.1)))] += 1
         made.append(view)
     return made
@@ -65,6 +67,7 @@ def questions(draw: st.DrawFn) -> Question:
             hashes=PAGES,
             ttft_s=draw(owed),
             tpot_s=draw(owed),
+            now=1.0,
         ),
         prefills,
         decodes,

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from common.config import Disaggregate
-from common.ids import InstanceId, PageHash
+from common.ids import InstanceId, PageHash, TransferId
 from launch.gateway.router import Reason, Route, route
 from launch.gateway.views import Demand, WorkerView
 from tests.unit.gateway.builders import D2, P2, D, P, hello, limits, snapshot
@@ -121,10 +121,11 @@ def test_a_burst_of_long_prompts_does_not_reach_running_streams(
 ) -> None:
     """8 prompts of 2,000 tokens at once: the last waits for 9 s."""
     prefill, decode = worker(P), worker(D, running=running, step_s=step_s)
+    decode.own_requests = running
     for _ in range(8):
-        assert chosen(demand(2000, max_tokens=8), prefill, decode).prefill == P
-        prefill.own_requests += 1
-        prefill.own_prompt_tokens += 2000
+        found = chosen(demand(2000, max_tokens=8), prefill, decode)
+        assert found.prefill == P
+        take(found, prefill, decode, 2000)
 
 
 @pytest.mark.parametrize("n_tokens", [400, 2000, 8000])
@@ -146,17 +147,40 @@ def test_a_long_prefill_queue_and_an_idle_decode_worker() -> None:
     assert chosen(demand(2000), *views) == Route(None, D2, 0, reason=Reason.COST)
 
 
+def take(found: Route, prefill: WorkerView, decode: WorkerView, n_tokens: int) -> None:
+    """As the gateway counts it."""
+    name = TransferId(f"t{decode.own_requests}")
+    decode.own_requests += 1
+    view = decode
+    if found.prefill is not None:
+        view = prefill
+        view.own_requests += 1
+        decode.own_coming[name] = found.ttft_s
+    view.own_prompt_tokens += n_tokens
+
+
 def test_an_idle_decode_worker_takes_one_prompt_of_a_burst() -> None:
-    """Whoever is computed there first would decode beside the next, and be disturbed."""
+    """The first will only come when the second is computed there. Whoever is computed there would
+    decode beside the next, and be disturbed."""
     prefill, decode = worker(P), worker(D)
     remote: list[bool] = []
     for _ in range(6):
-        found = chosen(demand(2000, max_tokens=64), prefill, decode)
+        found = chosen(demand(1900, max_tokens=64), prefill, decode)
         remote.append(found.prefill is not None)
-        view = prefill if found.prefill else decode
-        view.own_requests += 1
-        view.own_prompt_tokens += 2000
+        take(found, prefill, decode, 2000)
     assert remote == [True, False, True, True, True, True]
+
+
+def test_a_long_prompt_is_not_computed_where_short_ones_are_about_to_come() -> None:
+    prefill, decode = worker(P, queued=1000), worker(D)
+    assert chosen(demand(2000), prefill, decode).decision == "local"
+    decode.own_requests = 1
+    decode.own_coming = {TransferId("t"): 0.5}
+    assert chosen(demand(2000), prefill, decode).prefill == P
+    decode.own_coming = {TransferId("t"): 1.5}  # by then it is computed
+    assert chosen(demand(2000), prefill, decode).decision == "local"
+    asked = replace(demand(2000), now=0.5)
+    assert chosen(asked, prefill, decode).prefill == P
 
 
 def test_whoever_comes_to_decode_goes_where_no_prompt_is_computed() -> None:

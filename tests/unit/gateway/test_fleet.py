@@ -5,7 +5,7 @@ import pytest
 from common.errors import InvariantBroken
 from common.ids import Role, TransferId
 from launch.gateway.fleet import BAR_S, Fleet
-from launch.gateway.transfers import Sample, Transfer
+from launch.gateway.transfers import Sample, Slo, Transfer
 from launch.gateway.views import Demand
 from tests.unit.gateway.builders import D2, P2, D, P, generate, hello, limits, peer, snapshot
 
@@ -55,6 +55,35 @@ def test_a_transfer_counts_where_it_is_and_its_prompt_until_it_is_computed() -> 
     assert made.loads() == {D: 14}
     made.unassign(two)
     assert made.loads() == {}
+
+
+def test_decode_is_told_what_is_to_come_until_it_is_computed() -> None:
+    made, one = fleet(), transfer()
+    one.handed_by = 3.0
+    made.assign(one)
+    (decode,) = made.of(Role.DECODE)
+    assert (decode.own_coming, decode.busy, decode.n_decoding) == ({one.transfer: 3.0}, 1, 0)
+    made.computed(one)
+    assert (decode.own_coming, decode.busy, decode.n_decoding) == ({}, 1, 1)
+    made.unassign(one)
+    one.prefill = None
+    made.assign(one)
+    assert (decode.own_coming, decode.queued_tokens, decode.n_decoding) == ({}, 6, 1)
+    made.unassign(one)
+    assert (decode.busy, decode.queued_tokens) == (0, 0)
+
+
+def test_a_stated_tpot_counts_while_it_is_owed() -> None:
+    made, one, other = fleet(), transfer(), transfer()
+    one.generate = generate(slo=Slo(tpot_s=0.03))
+    other.generate = generate(slo=Slo(tpot_s=0.05))
+    (decode,) = made.of(Role.DECODE)
+    tightest: list[float | None] = []
+    for act in (made.assign, made.unassign):
+        for asked in (other, one):
+            act(asked)
+            tightest.append(decode.tightest_tpot_s)
+    assert tightest == [0.05, 0.03, 0.03, None]
 
 
 def test_a_transfer_that_ends_early_is_counted_no_more() -> None:
