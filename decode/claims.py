@@ -33,15 +33,22 @@ class Claims:
         self._spills = spills
 
     def room(self) -> Room:
-        kept = [(s.transfer, len(s.table.pages), s.table.claim) for s in self.active]
-        for t in self.arriving.values():
-            kept.append((t, len(t.trunk.pages) + t.n_arrivals_held, t.trunk.claim))
-        rest = (t.whole_pages - n_pages - claim for t, n_pages, claim in kept)
+        claimed, rest, n_seqs = 0, 0, len(self.active)
+        for sample in self.active:
+            table = sample.table
+            claimed += table.claim
+            rest = max(rest, sample.transfer.whole_pages - len(table.pages) - table.claim)
+        for transfer in self.arriving.values():
+            trunk = transfer.trunk
+            claimed += trunk.claim
+            n_pages = len(trunk.pages) + transfer.n_arrivals_held
+            rest = max(rest, transfer.whole_pages - n_pages - trunk.claim)
+            n_seqs += len(transfer.samples)
         return Room(
             available_pages=self._pool.n_available,
-            claimed_pages=sum(claim for _, _, claim in kept),
-            rest_pages=max(rest, default=0),
-            n_seqs=len(self.active) + sum(len(t.samples) for t in self.arriving.values()),
+            claimed_pages=claimed,
+            rest_pages=rest,
+            n_seqs=n_seqs,
             max_num_seqs=self._limits.max_num_seqs,
         )
 

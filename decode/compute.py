@@ -318,25 +318,26 @@ class Compute:
         plan, rounds = done.plan, result.rounds
         self.n_passes += len(rounds) - 1
         self._pace.learn(plan.n_rows, int(plan.len_B.sum()), result.seconds)
+        of_draws = list(zip(*rounds, strict=True))
         at = 0
         scored = iter(result.scores)
         further: list[Sample] = []
         for row in done.rows:
-            new = [drawn[at : at + len(row.draws)] for drawn in rounds]
+            drawn = of_draws[at : at + len(row.draws)]
             at += len(row.draws)
             scores = next(scored) if row.scores else ()
             if row.is_live:
                 row.sample.transfer.scored += scores
-                self._advance(done.step, row, new)
+                self._advance(done.step, row, drawn)
                 further += row.draws
         return further
 
-    def _advance(self, step: StepId, row: Row, rounds: Sequence[Sequence[Drawn]]) -> None:
-        """`rounds`: what its draws gave, each time that the pass was computed."""
+    def _advance(self, step: StepId, row: Row, drawn: Sequence[Sequence[Drawn]]) -> None:
+        """`drawn`: by each of its draws, as often as the pass was computed."""
         sample, table = row.sample, row.table
         n_known = len(sample.outputs)
-        for drawing, drawn in zip(row.draws, zip(*rounds, strict=True), strict=True):
-            self._append(drawing, drawn)
+        for drawing, tokens in zip(row.draws, drawn, strict=True):
+            self._append(drawing, tokens)
         table.n_kv = row.end + max(0, len(sample.outputs) - n_known - 1)
         table.n_ahead -= row.end - row.start
         table.n_unread -= bool(row.draws)
@@ -367,19 +368,22 @@ class Compute:
     def _append(self, sample: Sample, drawn: Sequence[Drawn]) -> None:
         """One after the other, until one ends it."""
         request, n_outputs = sample.transfer.request, len(sample.outputs)
-        for n_more, one in enumerate(drawn, 1):
+        params, n_prompt, most = request.params, len(request.prompt), self._limits.max_model_len
+        said: list[int] = []
+        for one in drawn:
+            said.append(one.token)
+            if one.logprob is not None:
+                sample.logprobs.append(one.logprob)
             sample.finish = token_rules(
-                request.params,
-                n_outputs + n_more,
+                params,
+                n_outputs + len(said),
                 one.token,
-                n_prompt=len(request.prompt),
-                max_model_len=self._limits.max_model_len,
+                n_prompt=n_prompt,
+                max_model_len=most,
             )
             if sample.finish is not None:
-                drawn = drawn[:n_more]
                 break
-        sample.outputs += tuple([one.token for one in drawn])
-        sample.logprobs += [one.logprob for one in drawn if one.logprob is not None]
+        sample.outputs += tuple(said)
         if sample.finish is not None:
             self.n_ended += 1
             self.foresight.ended(len(sample.outputs), cut=sample.finish is FinishReason.LENGTH)

@@ -30,10 +30,13 @@ class Repeats:
         """How often these rows may be computed. Takes the pages for that, `spare` of them beyond
         what is promised to the rows."""
         most = self._most
-        if most == 1 or not all(_decodes(row) for row in rows):
+        if most == 1:
             return 1
-        n_of = Counter(row.sample.transfer.gateway for row in rows)
-        most = min(most, *(self._left(row.sample) for row in rows))
+        for row in rows:
+            if row.end - row.start > 1 or len(row.draws) != 1:  # of a prompt, or its samples'
+                return 1
+            most = min(most, self._left(row.sample))
+        n_of = Counter([row.sample.transfer.gateway for row in rows])
         most = min(most, *(credit[gateway] // n for gateway, n in n_of.items()))
         while most > 1 and not self._take(rows, most - 1, spare):
             most //= 2
@@ -48,9 +51,10 @@ class Repeats:
     def _take(self, rows: Sequence[Row], n_tokens: int, spare: int) -> bool:
         """Pages for so many tokens more of each row. False: there are not enough, none is taken."""
         wants: list[tuple[Row, int, int]] = []  # pages, and how many of them are promised
+        page_tokens = self._limits.page_tokens
         for row in rows:
             table = row.table
-            n_new = pages_for(row.end + n_tokens, self._limits.page_tokens) - len(table.pages)
+            n_new = pages_for(row.end + n_tokens, page_tokens) - len(table.pages)
             if n_new > 0:
                 wants.append((row, n_new, min(n_new, table.claim)))
         if sum(n_new - promised for _, n_new, promised in wants) > spare:
@@ -64,16 +68,14 @@ class Repeats:
     def done(self, row: Row) -> None:
         """What was taken for it and is not needed yet comes back, and is promised as before."""
         n_taken, promised = row.ahead
+        if not n_taken:
+            return
         table = row.table
         n_kept = pages_for(table.n_kv, self._limits.page_tokens)
         n_over = len(table.pages) - n_kept
-        if not n_taken or not n_over:
+        if not n_over:
             return
         self._pool.give_back(table.pages[n_kept:])
         del table.pages[n_kept:]
         table.n_placed = min(table.n_placed, n_kept)
         table.claim += max(0, promised - n_taken + n_over)
-
-
-def _decodes(row: Row) -> bool:
-    return row.end - row.start == 1 and row.draws == (row.sample,)

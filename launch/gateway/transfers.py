@@ -99,14 +99,18 @@ class Transfer:
     @property
     def workers(self) -> tuple[InstanceId, ...]:
         """Who may hold something of the current attempt."""
-        return tuple(peer.instance for peer in (self.prefill, self.decode) if peer is not None)
+        if self.decode is None:
+            return () if self.prefill is None else (self.prefill.instance,)
+        if self.prefill is None:
+            return (self.decode.instance,)
+        return (self.prefill.instance, self.decode.instance)
 
     def is_prefill(self, worker: InstanceId) -> bool:
         return self.prefill is not None and self.prefill.instance == worker
 
     @property
     def over(self) -> bool:
-        return all(sample.over for sample in self.samples)
+        return not self.live()
 
     def live(self) -> list[Sample]:
         return [sample for sample in self.samples if not sample.over]
