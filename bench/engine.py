@@ -28,7 +28,7 @@ COMMON = ("--dtype", "bfloat16", "--no-enable-prefix-caching", "--max-model-len"
 COLOCATED = (*COMMON, "--prefill", "0", "--decode", "1", "--threads", "2")
 SPLIT = (
     *(*COMMON, "--prefill", "1", "--decode", "1", "--threads", "1"),
-    *("--prefill.cpus", "0", "--decode.cpus", "1"),
+    *("--prefill.cpus", "0", "--decode.cpus", "1", "--disaggregate", "always"),
 )
 SOLO_PROMPTS = (64, 512, 2048)
 AT_ONCE = {8: 24, 32: 64}  # requests of each
