@@ -93,6 +93,8 @@ class _Server:
             on_hopeless=self._hopeless,
         )
         self._engine.on_up = self._supervisor.joined
+        self._engine.on_down = self._supervisor.silent
+        self._engine.on_hung = self._supervisor.hung
         self._engine.troubles = self._supervisor.troubles
         self._admission = Admission(config.max_waiting_requests, self._metrics)
         self._http: uvicorn.Server | None = None

@@ -25,6 +25,7 @@ from common.log import line
 BACKOFF_S = 0.25  # before the first restart; doubles
 MAX_BACKOFF_S = 15.0
 STEADY_S = 10.0  # up for so long, a worker's next restart waits as the first one does
+SILENT_S = 30.0  # not up any more for so long, a worker that lives is killed: it may be stopped
 REPORTED_STARTS = 3  # that fail in a row, before it is an error of its own
 LAST_LINES = 20  # of a worker's log, kept to be told with that error
 READ_BYTES = 65536
@@ -42,9 +43,16 @@ class _Worker:
     instance: InstanceId | None = None
     process: Process | None = None
     up_at: float | None = None  # seconds, the loop's clock; None: it has not joined yet
+    silence: asyncio.TimerHandle | None = None  # runs while it is not up any more
     failed_starts: int = 0  # lives in a row that ended before they had joined
     trouble: str = ""  # how the last one ended, until the next has joined
     lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=LAST_LINES))
+
+    def stop_waiting(self) -> None:
+        """It is up, or has ended."""
+        if self.silence is not None:
+            self.silence.cancel()
+            self.silence = None
 
 
 class Supervisor:
@@ -96,9 +104,29 @@ class Supervisor:
 
     def joined(self, instance: InstanceId) -> None:
         """That instance is up, if it is one of ours."""
-        for worker in self._workers:
-            if worker.instance == instance:
-                worker.up_at, worker.failed_starts, worker.trouble = _now(), 0, ""
+        for worker in self._of(instance):
+            worker.up_at, worker.failed_starts, worker.trouble = _now(), 0, ""
+            worker.stop_waiting()
+
+    def silent(self, instance: InstanceId) -> None:
+        """That instance is not up any more. If it lives, it has a while to come back."""
+        loop = asyncio.get_running_loop()
+        for worker in self._of(instance):
+            worker.stop_waiting()
+            worker.silence = loop.call_later(SILENT_S, self._kill, worker, "worker_silent")
+
+    def hung(self, instance: InstanceId) -> None:
+        """That instance makes no progress, and will not."""
+        for worker in self._of(instance):
+            self._kill(worker, "worker_hung")
+
+    def _of(self, instance: InstanceId) -> list[_Worker]:
+        return [w for w in self._workers if w.instance == instance and w.process is not None]
+
+    def _kill(self, worker: _Worker, why: str) -> None:
+        if worker.process is not None:
+            _log.error(line(why, worker=worker.config.name))
+            _signal(worker.process, signal.SIGKILL)
 
     def troubles(self, role: Role) -> tuple[str, ...]:
         """Why workers of that pool are not up, as far as ends of processes tell."""
@@ -177,6 +205,7 @@ class Supervisor:
             return await process.wait()
         finally:
             worker.process = None
+            worker.stop_waiting()
 
 
 async def _pass_on(process: Process, lines: deque[str]) -> None:

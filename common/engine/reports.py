@@ -14,6 +14,7 @@ from common.messages import Hello, Progress, Snapshot
 HEARTBEAT_BUSY_S = 0.25  # while something is shared with the peer
 HEARTBEAT_IDLE_S = 1.0  # or as seldom as a busy one, if that is more
 SNAPSHOT_EVERY_S = 0.05
+STILL_S = 2.5  # without a heartbeat: the process has not run
 RECENT_STEPS = 32
 LARGE_STEPS = 8  # of the largest, to tell how fast prompts are computed
 PROMPT_ROWS = 16  # steps of fewer do not show it
@@ -30,6 +31,7 @@ class Pulse:
         self._rows = 0
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_STEPS)
         self._large: deque[tuple[int, float]] = deque(maxlen=LARGE_STEPS)
+        self._told_at: float | None = None
         self.running: StepId | None = None
 
     def begin(self, step: StepId, rows: int, now: float) -> None:
@@ -81,6 +83,11 @@ class Pulse:
             self._large.append((rows, seconds))
 
     def progress(self, now: float) -> Progress:
+        """What a heartbeat tells. While this process stood still the running step did not age."""
+        still_s = 0.0 if self._told_at is None else now - self._told_at
+        self._told_at = now
+        if self._began is not None and still_s > STILL_S:
+            self._began = min(now, self._began + still_s)
         age_s = 0.0 if self._began is None else now - self._began
         rate = self.tokens_per_s
         return Progress(self._done, age_s, self._rows / rate if rate else 0.0)

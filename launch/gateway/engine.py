@@ -17,7 +17,7 @@ from common.errors import BatonError, InvariantBroken, PeerError
 from common.ids import InstanceId, PageHash, Role, TransferId
 from common.kv.prefix import page_hashes
 from common.log import RequestLog
-from common.messages import Expect, Metrics, Snapshot
+from common.messages import Expect, Heartbeat, Metrics, Progress, Snapshot
 from common.metrics import GatewayMetrics
 from common.wire import Mailbox
 from launch.gateway.attempts import GatewayOptions
@@ -32,6 +32,7 @@ from launch.gateway.events import (
     StopSample,
     Submit,
 )
+from launch.gateway.health import is_hung
 from launch.gateway.transfers import Generate, RequestId
 
 
@@ -111,6 +112,8 @@ class Engine:
         self._changed = asyncio.Event()  # a worker has come or gone
         self.on_crash: Callable[[BaseException], None] | None = None
         self.on_up: Callable[[InstanceId], None] = _unheard
+        self.on_down: Callable[[InstanceId], None] = _unheard
+        self.on_hung: Callable[[InstanceId], None] = _unheard
         self.troubles: Callable[[Role], Sequence[str]] = _no_troubles  # why workers are not up
 
     # --- what the HTTP side calls ------------------------------------------------------------
@@ -253,11 +256,16 @@ class Engine:
             case Received(sender, Snapshot() as told) if sender in self._core.fleet:
                 role = self._core.fleet.hello(sender).peer.role
                 self._metrics.snapshot(role, sender, told)
+            case Received(sender, Heartbeat(progress=Progress() as progress)):
+                if is_hung(progress):
+                    self.lost(sender)
+                    self.on_hung(sender)
             case PeerUp(hello):
                 self.on_up(hello.peer.instance)
                 self._metrics.joined(hello)
                 self._changed.set()
             case PeerDown(instance):
+                self.on_down(instance)
                 self._metrics.forget(instance)
                 self._changed.set()
             case _:

@@ -36,3 +36,11 @@ def test_a_step_should_end_as_recent_ones_of_about_as_many_rows_did() -> None:
     assert pulse.ends_at == now + 0.25
     pulse.begin(StepId(4), 20, now)
     assert pulse.ends_at is None
+
+
+def test_while_its_process_stands_still_a_step_does_not_age() -> None:
+    pulse = Pulse()
+    pulse.begin(StepId(0), 1, 100.0)
+    assert pulse.progress(101.0).step_age_s == 1.0
+    assert pulse.progress(131.0).step_age_s == 1.0  # stopped, and woken
+    assert pulse.progress(132.0).step_age_s == 2.0

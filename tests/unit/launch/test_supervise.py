@@ -86,28 +86,62 @@ def test_the_third_start_that_fails_is_told_with_what_it_said(
     assert capfdbinary.readouterr().err.count(b"there is no memory\n") >= 3
 
 
+async def lives(capfdbinary: pytest.CaptureFixture[bytes]) -> tuple[int, InstanceId]:
+    """Process id and instance of the next one that lives."""
+    async with asyncio.timeout(20):
+        while not (said := capfdbinary.readouterr().err.splitlines()):  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
+    pid, _, _, instance = said[-1].decode().split()
+    return int(pid), InstanceId(instance)
+
+
 def test_one_that_had_joined_has_not_failed_to_start(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    async def lives(n: int) -> tuple[int, InstanceId]:
-        """Process id and instance of the n-th."""
-        said: list[bytes] = []
-        async with asyncio.timeout(20):
-            while len(said) < n:
-                said += capfdbinary.readouterr().err.splitlines()
-                await asyncio.sleep(0.01)
-        pid, _, _, instance = said[-1].decode().split()
-        return int(pid), InstanceId(instance)
-
     async def test(watched: Watched) -> None:
-        pid, instance = await lives(1)
+        pid, instance = await lives(capfdbinary)
         watched.supervisor.joined(instance)
         os.kill(pid, signal.SIGKILL)
         assert await watched.exited() == instance
         assert watched.supervisor.troubles(Role.DECODE) == ("decode-0 ended with signal 9",)
-        _, other = await lives(1)
+        _, other = await lives(capfdbinary)
         assert other != instance
         watched.supervisor.joined(other)
         assert watched.supervisor.troubles(Role.DECODE) == ()
+
+    run(tmp_path, LIVES, test)
+
+
+def test_a_hung_one_is_killed_and_started_again(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    async def test(watched: Watched) -> None:
+        _, instance = await lives(capfdbinary)
+        watched.supervisor.joined(instance)
+        watched.supervisor.hung(InstanceId("somebody else"))
+        watched.supervisor.hung(instance)
+        assert await watched.exited() == instance
+        _, other = await lives(capfdbinary)
+        watched.supervisor.hung(instance)  # told late, of who is gone
+        watched.supervisor.joined(other)
+        assert watched.exits.empty()
+
+    run(tmp_path, LIVES, test)
+
+
+def test_one_that_is_stopped_has_a_while_to_come_back(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(watched: Watched) -> None:
+        pid, instance = await lives(capfdbinary)
+        os.kill(pid, signal.SIGSTOP)
+        watched.supervisor.joined(instance)
+        watched.supervisor.silent(instance)
+        watched.supervisor.joined(instance)
+        monkeypatch.setattr(supervise, "SILENT_S", 0.05)
+        await asyncio.sleep(0.1)
+        assert watched.exits.empty()
+        watched.supervisor.silent(instance)
+        assert await watched.exited() == instance
 
     run(tmp_path, LIVES, test)
