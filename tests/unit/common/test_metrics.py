@@ -100,3 +100,12 @@ def test_every_name_ends_in_its_unit() -> None:
         assert name.endswith("_total")
     for name in WORKER_GAUGES:
         assert name.endswith(("_bytes", "_pages"))
+
+
+def test_attempts_are_counted_by_who_computes_the_prompt_and_why() -> None:
+    metrics = GatewayMetrics("m")
+    for decision, reason in (("local", "cost"), ("remote", "cost"), ("local", "cost")):
+        metrics.routed(decision, reason)
+    name = "baton:disaggregation_total"
+    told = {labels: n for labels, n in scraped(metrics).items() if labels[0] == name}
+    assert told == {(name, "local", "m", "cost"): 2.0, (name, "remote", "m", "cost"): 1.0}

@@ -8,10 +8,29 @@ import pytest
 from msgspec import structs
 
 from common.config import Disaggregate
-from common.ids import InstanceId, PageHash, TransferId
+from common.engine.events import Note
+from common.ids import InstanceId, PageHash, Role, TransferId
+from common.messages import Prefill
 from launch.gateway.router import Reason, Route, route
+from launch.gateway.transfers import Slo
 from launch.gateway.views import Demand, WorkerView
-from tests.unit.gateway.builders import D2, P2, D, P, hello, limits, snapshot
+from tests.unit.gateway.builders import (
+    D2,
+    P2,
+    Bench,
+    D,
+    P,
+    T,
+    accepted,
+    failed,
+    generate,
+    hello,
+    limits,
+    refused,
+    run,
+    snapshot,
+    tokens,
+)
 
 PAGE_TOKENS = 16
 LIMITS = limits(n_pages=6000, page_tokens=PAGE_TOKENS, max_model_len=8192, max_num_seqs=64)
@@ -271,3 +290,53 @@ def test_a_prefill_worker_that_refused_is_not_counted_on() -> None:
     found = chosen(asked, *views, refused=P)
     assert (found.decision, found.in_time) == ("local", True)
     assert chosen(demand(300), *views, refused=P).prefill == P  # nothing is owed
+
+
+# --- what follows from it --------------------------------------------------------------------
+
+
+def test_a_local_prompt_is_expected_from_nobody_and_counted_where_it_is_computed() -> None:
+    bench = Bench(disaggregate="auto")
+    bench.submit()
+    assert bench.opened == [("t1", 1, None, D)]
+    assert bench.said(Prefill) == []
+    assert bench.did(Note)[-1] == Note(T, 1, "routed", {"decision": "local", "reason": "cost"})
+    bench.hear(accepted())
+    assert bench.is_admitted
+    (decode,) = bench.core.fleet.of(Role.DECODE)
+    assert decode.queued_tokens == 6
+    bench.hear(tokens(run(0, 50)))
+    assert decode.queued_tokens == 0
+
+
+def test_whom_the_decode_worker_refuses_a_prefill_worker_may_compute() -> None:
+    bench = Bench(disaggregate="auto")
+    bench.submit(generate(slo=Slo(ttft_s=0.2)))
+    bench.hear(refused(predicted_ttft_s=1.3))
+    assert bench.error is None
+    assert bench.opened == [("t1", 2, P, D)]
+
+
+def test_whom_the_prefill_worker_refuses_a_decode_worker_may_compute() -> None:
+    bench = Bench(disaggregate="auto")
+    bench.hear(snapshot(2, busy=3))
+    bench.submit(generate(slo=Slo(ttft_s=0.2)))
+    assert bench.opened == [("t1", 1, P, D)]
+    bench.hear(refused(predicted_ttft_s=1.3), sender=P)
+    assert bench.error is None
+    assert bench.opened == [("t1", 2, None, D)]
+
+
+def test_a_prompt_whose_pass_failed_on_the_decode_side_is_handed_over() -> None:
+    bench = Bench(disaggregate="auto")
+    bench.submit()
+    bench.hear(failed())
+    assert bench.opened == [("t1", 2, P, D)]
+
+
+def test_with_never_prefill_workers_are_left_alone() -> None:
+    bench = Bench(P, D, disaggregate="never")
+    bench.hear(snapshot(2, busy=3, queued_tokens=500))
+    bench.submit()
+    assert bench.opened == [("t1", 1, None, D)]
+    assert bench.did(Note)[-1].fields["reason"] == "flag"
