@@ -62,7 +62,7 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(argv: Sequence[str]) -> int:
     """Returns 1 where a server fails or what is predicted is not what is measured."""
-    options, asked = _parse(argv)
+    options, asked = parse(argv)
     try:
         if options.sweep is not None:
             found = list(_of_sweep(options, asked))
@@ -269,7 +269,7 @@ def _tell(what: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
-def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Its own flags, and those of the workload with our defaults before them."""
     parser = Parser(
         prog="python -m bench.simulate.reality",
