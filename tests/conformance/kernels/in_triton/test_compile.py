@@ -1,0 +1,49 @@
+"""Kernels compile for GPUs that are not here, and keep to what the chips have."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="needs Triton")
+
+from bench.kernels_compile import Compiled
+
+FINE = {
+    "kernel": "prefill attention",
+    "shape": "any",
+    "chip": 90,
+    "registers": 200,
+    "spilled_bytes": 0,
+    "shared_bytes": 200_000,
+    "tensor_core": 24,
+    "newest_tensor_core": 24,
+    "wide_accesses": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, ""),
+        ({"spilled_bytes": 8}, "spills 8 bytes"),
+        ({"chip": 80}, "200000 bytes of shared memory"),
+        ({"kernel": "decode merge"}, "200 registers"),
+        ({"newest_tensor_core": 0}, "wgmma"),
+        ({"wide_accesses": 0}, "16 bytes"),
+        ({"kernel": "decode attention", "registers": 99, "shared_bytes": 99_000}, "99000 bytes"),
+    ],
+)
+def test_what_must_not_be_is_a_fault(change: dict[str, int | str], fault: str) -> None:
+    found = Compiled(**{**FINE, **change}).faults()  # pyright: ignore[reportArgumentType] by name
+    assert (fault in " ".join(found)) if fault else not found
+
+
+def test_kernels_compile_for_every_chip(tmp_path: Path) -> None:
+    """Two of the models; the command compiles for all. A process of its own: here it interprets."""
+    command = ["env", "-u", "TRITON_INTERPRET", f"TRITON_CACHE_DIR={tmp_path}", sys.executable]
+    command += ["-m", "bench.kernels", "--compile-only", "--models", "SmolLM2", "Llama-3-8B"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("sm_100") == 16
