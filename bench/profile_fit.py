@@ -17,7 +17,6 @@ ROUNDS = 30  # of reweighting
 _LEAST_ERROR = 1e-3  # relative: smaller ones weigh the same
 _LEAST_S = 1e-6  # a cost that was fitted as 0, where 0 makes no sense
 _UNSEEN_BYTES_PER_S = 1e12  # faster than a client can tell
-_TRANSFER_S = 1e-5  # the least that a transfer is taken for
 
 
 class Alone(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,8 +119,7 @@ def fit(probes: Probes, worker: Worker) -> Fit:
         raise ValueError("a fit needs prompts alone and streams together")
     terms, seconds = _prefill_terms(probes, worker)
     delay_s, fixed_s, token_s, pair_s = least_relative(terms, seconds)
-    step_terms = np.array([(1, s.n_context, s.n_sequences) for s in probes.steps], float)
-    step_s = np.array([s.step_s for s in probes.steps])
+    step_terms, step_s = _step_terms(probes)
     decode = least_relative(step_terms, step_s)
     latency_s, bytes_per_s = _transfer(probes.alone, worker)
     return Fit(
@@ -142,20 +140,25 @@ def fit(probes: Probes, worker: Worker) -> Fit:
     )
 
 
-def least_relative(terms: NDArray[np.float64], seconds: NDArray[np.float64]) -> tuple[float, ...]:
-    """The coefficients, none below 0, that leave the least sum of |terms @ x / seconds - 1|.
+def least_relative(
+    terms: NDArray[np.float64],
+    goal: NDArray[np.float64],
+    unit: NDArray[np.float64] | None = None,
+) -> tuple[float, ...]:
+    """The coefficients, none below 0, that leave the least sum of |terms @ x - goal| / unit.
 
-    terms    [N, K]
-    seconds  [N], all above 0
+    terms       [N, K]
+    goal, unit  [N]; units above 0, and the goal itself where none are given
     """
-    rows = terms / seconds[:, None]
+    unit = goal if unit is None else unit
+    rows, goal = terms / unit[:, None], goal / unit
     scales = np.maximum(np.abs(rows).max(axis=0), 1e-300)
     rows = rows / scales
     weights = np.ones(len(rows))
     found = np.zeros(rows.shape[1])
     for _ in range(ROUNDS):
-        found = _not_negative(rows * weights[:, None], weights)
-        weights = np.sqrt(1 / np.maximum(np.abs(rows @ found - 1), _LEAST_ERROR))
+        found = _not_negative(rows * weights[:, None], goal * weights)
+        weights = np.sqrt(1 / np.maximum(np.abs(rows @ found - goal), _LEAST_ERROR))
     return tuple((found / scales).tolist())
 
 
@@ -192,6 +195,14 @@ def _prefill_terms(
     return np.array(rows), np.array(seconds)
 
 
+def _step_terms(probes: Probes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[N, (step, context, sequences)] and seconds [N]. A request alone is a stream, too."""
+    rows = [(1, one.n_context, one.n_sequences) for one in probes.steps]
+    rows += [(1, one.n_tokens, 1) for one in probes.alone]
+    seconds = [one.step_s for one in (*probes.steps, *probes.alone)]
+    return np.array(rows, float), np.array(seconds)
+
+
 def _pairs(n_tokens: int) -> float:
     """(Token, token that it attends to) of a prompt."""
     return n_tokens * (n_tokens + 1) / 2
@@ -201,13 +212,15 @@ def _transfer(alone: Iterable[Alone], worker: Worker) -> tuple[float, float]:
     """(latency, bytes per second). What the second token waits for beside its step: the pages of
     the last pass; those of earlier ones came while it ran."""
     rows: list[tuple[float, float]] = []
-    seconds: list[float] = []
+    waits_s: list[float] = []
+    steps_s: list[float] = []
     for one in alone:
         n_last = (one.n_tokens - 1) % worker.chunk_tokens + 1
         n_pages = -(-n_last // worker.page_tokens)
         rows.append((1, n_pages * worker.page_bytes))
-        seconds.append(max(one.second_s - one.step_s, _TRANSFER_S))
-    latency_s, byte_s = least_relative(np.array(rows), np.array(seconds))
+        waits_s.append(one.second_s - one.step_s)
+        steps_s.append(one.step_s)
+    latency_s, byte_s = least_relative(np.array(rows), np.array(waits_s), np.array(steps_s))
     return latency_s, 1 / max(byte_s, 1 / _UNSEEN_BYTES_PER_S)
 
 

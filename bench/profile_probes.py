@@ -88,7 +88,7 @@ class Prober:
             n_tokens=n_tokens,
             ttft_s=outcome.ttft_s,
             second_s=times_s[1] - times_s[0],
-            step_s=median(outcome.gaps_s[1:]),
+            step_s=mean(outcome.gaps_s[1:]),
         )
 
     async def _together(self, n_prompts: int, n_tokens: int) -> Together:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -93,6 +94,18 @@ def test_exact_timings_give_the_costs_that_they_were_made_of() -> None:
     assert found.transfer_bytes_per_s == pytest.approx(BYTES_PER_S, rel=1e-3)
     assert found.token_s == pytest.approx(0.5e-3)  # half a round trip
     assert found.prefill_error.median < 1e-6 > found.decode_error.p90
+
+
+def test_a_transfer_is_what_most_second_tokens_wait_for() -> None:
+    probes = World(Random(0)).probes(n_repeats=2)
+    alone = [
+        msgspec.structs.replace(one, second_s=0.0) if number % 5 == 2 else one  # read together
+        for number, one in enumerate(probes.alone)
+    ]
+    probes = msgspec.structs.replace(probes, alone=tuple(alone))
+    found = fit(probes, APART)
+    assert found.transfer_latency_s == pytest.approx(LATENCY_S, rel=0.1)
+    assert found.transfer_bytes_per_s == pytest.approx(BYTES_PER_S, rel=0.1)
 
 
 @pytest.mark.parametrize("seed", range(5))
