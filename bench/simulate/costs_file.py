@@ -53,8 +53,8 @@ class CostsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     prefill: PrefillFields
     decode: DecodeFields
     transfer: TransferFields
-    request_s: NotNegative  # from a client's sending until a worker hears of it: HTTP, text, hops
-    token_s: NotNegative  # from the end of the pass that draws a token until the client has it
+    request_s: NotNegative  # from a client to the gateway's core: HTTP, text made tokens
+    token_s: NotNegative  # from the gateway's core to the client; hops between processes are apart
     measured: dict[str, str | float] = {}  # of the fit and its errors, for a reader
 
     @property

@@ -12,6 +12,7 @@ Pure but for what it is told of its progress. Must not print.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from statistics import mean
 
 from bench.search import Bracket, Limits, Sample, bracket, is_out_of_reach, next_rate
 from bench.simulate import plans, timed
@@ -21,12 +22,13 @@ from bench.simulate.plans import Plan, Seen, percentile_ms
 MODEL_TOLERANCE = 0.02
 FEW_DEVICES = 16  # up to them every ratio is searched, beyond some and those around the best
 COARSE = 8  # ratios that are searched first
-CLOSE = 0.9  # of the best rate by the model: verified, too
+CLOSE = 0.95  # of the best rate by the model: verified, too
 MOST_VERIFIED = 2  # plans with prefill workers
-STEP, TOLERANCE, MOST_RUNS = 1.25, 0.06, 7  # of the search by the real cores
-CURVE = (0.5, 0.75, 1.0, 1.25)  # times the best plan's rate: rates at which both are shown
+STEP, TOLERANCE, MOST_RUNS = 1.1, 0.06, 6  # of the search by the real cores
+CURVE = (0.6, 0.8, 1.0, 1.2)  # times the best plan's rate: rates at which both are shown
 SAME_RATE = 1.03
-CORE_TOKENS = 120_000  # a device: drawn in all runs of the real cores, so that they end in time
+CORE_TOKENS = 200_000  # a device, in all runs of the real cores: so many are drawn in 5 s or so
+PROMPT_WEIGHT = 1 / 16  # of a prompt's token, beside one that is drawn
 LEAST_DEVICES = 8  # fewer may take as long as so many
 USUAL_RUNS = 16
 Say = Callable[[str], object]
@@ -239,8 +241,9 @@ def finalists(surveyed: Sequence[Found]) -> list[Found]:
 
 
 def requests_a_run(task: Task) -> int:
-    """So many that all runs of the real cores draw `CORE_TOKENS` a device or less."""
-    most = CORE_TOKENS * max(LEAST_DEVICES, task.n_devices) / USUAL_RUNS / task.mean_output
+    """So many that all runs of the real cores take `CORE_TOKENS` a device or less."""
+    tokens = mean(PROMPT_WEIGHT * len(r.prompt) + r.output_tokens for r in task.requests)
+    most = CORE_TOKENS * max(LEAST_DEVICES, task.n_devices) / USUAL_RUNS / tokens
     return max(1, min(len(task.requests), round(most)))
 
 
@@ -256,7 +259,7 @@ def verify(task: Task, final: Sequence[Found], say: Say = lambda _: None) -> lis
         return seen
 
     for modelled, one in zip(final, found, strict=True):
-        start = modelled.rate or capacity(task, one.plan)
+        start = _rate_by_model(task, modelled) or capacity(task, one.plan)
         limits = _around(start, step=STEP, tolerance=TOLERANCE)
         _search(one, limits, lambda rate, plan=one.plan: see(plan, rate), MOST_RUNS)
     best = max(one.rate for one in found)
@@ -265,6 +268,15 @@ def verify(task: Task, final: Sequence[Found], say: Say = lambda _: None) -> lis
         for rate in _rates_lacking(one, best):
             one.points.append(see(one.plan, rate))
     return [_beside_model(task, *pair) for pair in zip(final, found, strict=True)]
+
+
+def _rate_by_model(task: Task, known: Found) -> float:
+    """Of a plan whose rate is known with other requests."""
+    found = Found(plan=known.plan, target=task.target, n_requests=len(task.requests))
+    start = known.rate or capacity(task, known.plan)
+    limits = _around(start, step=STEP, tolerance=MODEL_TOLERANCE)
+    _search(found, limits, lambda rate: by_model(task, found.plan, rate))
+    return found.rate
 
 
 def _rates_lacking(found: Found, best: float) -> list[float]:

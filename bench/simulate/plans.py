@@ -1,6 +1,7 @@
 """A plan: how many workers of which kind, with which batch limits; what the fast model
 (`bench.simulate.queueing`) says of it, and what it is for the real cores and for `baton serve`.
 
+The model hands every prompt over; the real cores do so where it pays, as `baton serve` does.
 Pure. Must not search.
 """
 
@@ -211,6 +212,7 @@ def shape(plan: Plan, device: CostsFile) -> Shape:
         costs=device.costs,
         request_s=device.request_s,
         token_s=device.token_s,
+        disaggregate="auto",  # as `baton serve` has it
     )
 
 
