@@ -17,7 +17,7 @@ from bench.simulate.shape import FAIR, Shape, Weather
 from bench.simulate.worker import WorkerProcess
 from common.engine.events import Drain
 from common.errors import InvariantBroken
-from common.ids import Role
+from common.ids import InstanceId, Role
 from launch.gateway.transfers import Generate
 
 NOTICED_AFTER_S = 0.02  # a supervisor sees its child die
@@ -37,6 +37,7 @@ class Cluster:
         self.world = World(shape, random, self.clock, self.network, watches=list(watches))
         self.workers: list[WorkerProcess] = []
         self._n_lives = 0
+        self.world.on_hung = self._hung
         self.gateway = GatewayProcess(self.world, "gateway-0")
         for role, count in ((Role.PREFILL, shape.prefills), (Role.DECODE, shape.decodes)):
             for _ in range(count):
@@ -86,6 +87,11 @@ class Cluster:
         self.kill(worker, noticed=noticed)
         address = worker.address if self.world.shape.same_address else None
         self.clock.at(BACK_AFTER_S, lambda: self.start(worker.role, address))
+
+    def _hung(self, instance: InstanceId) -> None:
+        """The supervisor is told."""
+        for worker in [w for w in self.workers if w.instance == instance]:
+            self.replace(worker)
 
     def _tell_gateway(self, worker: WorkerProcess) -> None:
         self.gateway.links.lost(worker.instance, self.now)

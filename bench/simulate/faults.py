@@ -34,6 +34,7 @@ FAULTS = (
     "not_pulled",
     "slow",
     "raised",
+    "hung",
     "preempted",
     "spilled",
     "_cut_some",

@@ -10,16 +10,18 @@ from bench.simulate.model import EXACT
 from bench.simulate.process import Process, World
 from bench.simulate.promises import OpenAttempts
 from bench.simulate.worker import FINGERPRINT
-from common.engine.events import Send
+from common.engine.events import Received, Send
 from common.ids import HostId, InstanceId, Role, TransferId
 from common.kv.prefix import page_hashes
-from common.messages import PROTOCOL, Hello, Peer
+from common.messages import PROTOCOL, Heartbeat, Hello, Peer, Progress
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.core import GatewayCore
 from launch.gateway.events import Admitted, Delta, Quit, Rejected, StopSample, Submit
+from launch.gateway.health import is_hung
 from launch.gateway.transfers import Generate
 
 ADDRESS = "gateway"
+HUNG_AFTER_S = 0.5  # passes take milliseconds
 
 
 class GatewayProcess(Process):
@@ -72,6 +74,14 @@ class GatewayProcess(Process):
     def judge(self, events: Sequence[Any], actions: Sequence[Any]) -> None:
         self._attempts.stepped(events, actions, self.core.stale_messages)
         self._open.stepped(events, actions)
+        for event in events:
+            match event:
+                case Received(sender, Heartbeat(progress=Progress() as progress)):
+                    if is_hung(progress, HUNG_AFTER_S):
+                        self.links.lost(sender, self.world.clock.now)
+                        self.world.on_hung(sender)
+                case _:
+                    pass
 
     def knows(self, worker: InstanceId, transfer: TransferId, attempt: int) -> bool:
         return self.core.knows(worker, transfer, attempt)

@@ -57,6 +57,7 @@ class World:
     pulled_pages: int = 0
     rows: int = 0  # computed by all passes
     n_steps: int = 0  # of all cores
+    on_hung: Callable[[InstanceId], None] = lambda _: None  # a gateway has found out
 
     @property
     def weather(self) -> Weather:

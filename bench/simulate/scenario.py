@@ -61,7 +61,7 @@ def scenario(seed: int) -> Scenario:
     drawn = Scenario(
         seed=seed,
         shape=replace(_shape(draw), disaggregate=disaggregate),
-        weather=_weather(draw),
+        weather=replace(_weather(draw), hung=Random(f"hung {seed}").choice((0.01, 0.0, 0.0))),
         n_requests=draw.choice((3, 8, 12, 16)),
         most_outputs=draw.choice((20, 20, 100)),
         full=draw.random() < 0.2,

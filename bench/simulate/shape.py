@@ -91,6 +91,7 @@ class Weather:
     slow: float = 0.0  # pulls that stand still first, for up to `slow_s`
     slow_s: float = 1.0
     raised: float = 0.0  # passes that raise
+    hung: float = 0.0  # passes that never end
     cut_every_s: float = 0.0  # all messages between two processes are lost for a while
     cut_s: tuple[float, float] = (0.1, 2.0)
     pause_every_s: float = 0.0  # a process stands still for a while

@@ -139,6 +139,9 @@ class WorkerProcess(Process):
         world, plan = self.world, self._unanswered[0].plan
         world.rows += plan.n_rows
         self.device.begin(plan)
+        if world.weather.hung and world.random.random() < world.weather.hung:
+            world.network.counts["hung"] += 1
+            return
         world.clock.at(world.random.uniform(0.001, 0.01), self._end_pass)
 
     def _end_pass(self) -> None:
