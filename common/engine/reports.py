@@ -17,7 +17,7 @@ SNAPSHOT_EVERY_S = 0.05
 STILL_S = 2.5  # without a heartbeat: the process has not run
 RECENT_STEPS = 32
 LARGE_STEPS = 8  # of the largest, to tell how fast prompts are computed
-PROMPT_ROWS = 16  # steps of fewer do not show it
+PROMPT_ROWS = 32  # steps of fewer do not show it
 LIKE_STEPS = 8  # of these, to tell from how long one of as many rows takes
 LIKE_ROWS = 0.125  # how much their rows may differ, as a share
 
@@ -72,8 +72,13 @@ class Pulse:
     @property
     def prompt_tokens_per_s(self) -> float:
         """Median rows a second of the last large steps, whose rows are no less than half of the
-        largest of them: others do not show what the device can. 0: all were small."""
-        return median(rows / s for rows, s in self._large) if self._large else 0.0
+        largest of them: others do not show what the device can. 0: all were small.
+
+        What a small step takes lately is taken off, half of their time at most: prompts come on top
+        of it, and large steps of one worker may be smaller than those of another."""
+        base_s = min((s for rows, s in self._recent if rows < PROMPT_ROWS), default=0.0)
+        rates = [rows / max(s - base_s, s / 2) for rows, s in self._large]
+        return median(rates) if rates else 0.0
 
     def _learn(self, rows: int, seconds: float) -> None:
         largest = max((one for one, _ in self._large), default=PROMPT_ROWS)

@@ -29,7 +29,7 @@ MOVE_S_PER_PAGE = 50e-6  # a page of a small model through shared memory, measur
 HANDOFF_STEPS = 0.25  # that the second token comes later if the prompt was computed elsewhere
 CHUNK_TOKENS = 128  # of prompts beside sequences that decode: a decode worker's default
 TPOT_SHARE = 0.9  # of a stated time between tokens: as much of it a decode worker's passes take
-NEWCOMERS = 0.05  # sequences that are expected to come while a prompt is computed, and to lose that
+NEWCOMERS = 0.01  # sequences that are expected to come to decode while a prompt is computed there
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Prices:
         own_s = n_tokens / rate  # by itself
         weight = max(1.0, own_s / self._pass_s(decode)) if shield else 1.0
         n_disturbed = self._disturbed(decode, ttft_s, ttft_s * n_tokens / all_tokens)
-        lost_s = own_s * (n_disturbed * weight + NEWCOMERS)
+        lost_s = own_s * weight * (n_disturbed + NEWCOMERS)
         seconds = ttft_s + lost_s + self._decode_s(decode)
         late = self._is_late(decode.instance, ttft_s)
         missed = late + self._is_slow(decode) + self._breaks_promises(decode, rate)

@@ -13,14 +13,19 @@ def rate_after(*steps: tuple[int, float]) -> float:
 
 
 def test_large_steps_tell_how_fast_prompts_are_computed() -> None:
-    assert rate_after((1, 0.25), (15, 0.25), (64, 0.0)) == 0.0
-    assert rate_after((1, 0.25), (64, 0.5), (2, 0.25)) == 128.0
-    assert rate_after((64, 0.5), (32, 0.5), (31, 0.5), (48, 0.5)) == 96.0
-    assert rate_after((16, 0.5), (17, 0.5), (64, 0.25)) == 256.0  # others were not large after all
+    assert rate_after((1, 0.25), (31, 0.25), (64, 0.0)) == 0.0
+    assert rate_after((64, 0.5)) == 128.0
+    assert rate_after((128, 0.5), (64, 0.5), (63, 0.5), (96, 0.5)) == 192.0
+    assert rate_after((32, 0.5), (33, 0.5), (128, 0.25)) == 512.0  # others were not large after all
+
+
+def test_prompts_come_on_top_of_a_small_step() -> None:
+    assert rate_after((1, 0.25), (64, 1.25), (2, 0.5)) == 64.0
+    assert rate_after((1, 0.25), (64, 0.375)) == 64 / 0.1875
 
 
 def test_a_large_step_is_not_forgotten_for_small_ones() -> None:
-    assert rate_after((64, 0.5), *[(8, 0.25)] * 100) == 128.0
+    assert rate_after((64, 0.5), *[(8, 0.25)] * 100) == 256.0
     assert rate_after((64, 0.5), *[(64, 0.25)] * 8) == 256.0
 
 

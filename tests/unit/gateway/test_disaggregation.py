@@ -191,7 +191,7 @@ def test_an_idle_decode_worker_takes_one_prompt_of_a_burst() -> None:
 
 
 def test_a_long_prompt_is_not_computed_where_short_ones_are_about_to_come() -> None:
-    prefill, decode = worker(P, queued=1000), worker(D)
+    prefill, decode = worker(P, queued=2500), worker(D)
     assert chosen(demand(2000), prefill, decode).decision == "local"
     decode.own_requests = 1
     decode.own_coming = {TransferId("t"): 0.5}
