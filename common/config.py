@@ -217,6 +217,14 @@ class ServeConfig(ProcessOptions, frozen=True, kw_only=True):
             "what there is; predicted, what there will be when their prompts are computed"
         ),
     ] = "predicted"
+    recovery_seconds: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=86400,
+            description="seconds that an answer in progress waits for a worker to go on with it",
+        ),
+    ] = 60.0
     seed: Annotated[
         Seed | None,
         Meta(description="source of the seeds of requests that give none"),

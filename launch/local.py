@@ -74,6 +74,7 @@ class _Server:
             GatewayOptions(
                 max_requests=config.max_waiting_requests,
                 disaggregate=config.disaggregate,
+                recovery_s=config.recovery_seconds,
                 admission=config.admission,
             ),
             request_log=self._request_log,

@@ -147,6 +147,7 @@ def test_other_faults_of_a_command_line() -> None:
         ("--seed -1", "--seed -1: must be an integer from 0 to 9223372036854775807"),
         ("--prefill.chunk-tokens 0", "--prefill.chunk-tokens 0: must be an integer >= 1"),
         ("--shutdown-timeout -1", "--shutdown-timeout -1: must be a number from 0 to 86400"),
+        ("--recovery-seconds 0", "--recovery-seconds 0: must be a number from 1 to 86400"),
         ("--dtype bf16", "--dtype bf16: must be one of auto, bfloat16, float16, float32"),
         ("--block-size 17", "--block-size 17: must be one of 1, 2, 4, 8, 16, 32, 64, 128, 256"),
         ("--max-model-len 1", "--max-model-len 1: must be an integer >= 2"),
