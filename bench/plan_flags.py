@@ -46,10 +46,10 @@ def _parser() -> Parser:
     group.add_argument("--devices", type=positive, required=True, help="a worker each", metavar="N")
     group.add_argument(
         "--costs",
-        type=Path,
         required=True,
         metavar="FILE",
-        help="what operations cost on such a device, as `baton profile` writes it",
+        help="what operations cost on such a device, as `baton profile` writes it; or opt-13b, a "
+        "published set",
     )
     group.add_argument(
         "--goodput",

@@ -16,7 +16,7 @@ from bench import plan_flags, plan_report, serve_flags, workloads
 from bench.arrivals import Arrivals
 from bench.client import Request as Sent
 from bench.prompts import Tokenizer
-from bench.simulate import costs_file, plan_task, planner
+from bench.simulate import plan_costs, plan_task, planner
 from bench.simulate.plan_task import Task
 from bench.simulate.plans import Request
 from bench.tokens import FileTokenizer
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
 
 def task_of(options: argparse.Namespace) -> Task:
     """Raises OSError, or ValueError, where a file is not what it must be."""
-    device = costs_file.read(options.costs)
+    device = plan_costs.load(options.costs)
     rng = np.random.default_rng(options.seed)
     tokenizer = FileTokenizer(options.tokenizer) if options.tokenizer else None
     room = device.n_pages * device.page_tokens
