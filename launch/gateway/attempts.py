@@ -6,12 +6,12 @@ Owns the records of requests and transfers; what workers send is judged by `gate
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from common.config import AdmissionPolicy, Disaggregate
 from common.engine.events import Note, Send
 from common.engine.reports import HEARTBEAT_BUSY_S
 from common.errors import BatonError, InvariantBroken, Overloaded, TimedOut, TpotMissed
 from common.ids import InstanceId, Role, TransferId
 from common.messages import AnyMessage, End, Resume, Snapshot
+from common.values import AdmissionPolicy, Disaggregate
 from launch.gateway.events import Admitted, GatewayAction, Rejected
 from launch.gateway.fleet import Fleet
 from launch.gateway.overload import Admission, Candidate, Verdict
@@ -21,6 +21,7 @@ from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfe
 from launch.gateway.views import Demand
 
 RETRY_S = (0.0, 0.05, 0.2, 0.5, 1.0)  # before the n-th attempt since the last progress
+MOST_ASKED = 4  # decode workers, whether they have time for a request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +197,11 @@ class Attempts:
         self.offer(transfer, transfer.workers)
 
     def _choose(self, transfer: Transfer, demand: Demand, now: float) -> Route | TpotMissed | None:
-        """The cheapest pair of which decode keeps what is owed; the error of the cheapest of all
-        if there is none; None: there are no workers."""
+        """The cheapest route whose decode worker keeps what is owed; the error of the cheapest of
+        all if some have no time for it (they are the least loaded); None: there are no workers."""
         chosen = cheapest = self._fleet.route(demand, now, transfer.avoid)
         slow: dict[InstanceId, Verdict] = {}
-        while chosen is not None and chosen.decode not in slow:
+        while chosen is not None and chosen.decode not in slow and len(slow) < MOST_ASKED:
             verdict = self._verdict(transfer, demand, chosen, now)
             if verdict is None:
                 return chosen
