@@ -26,7 +26,6 @@ from typing import get_args
 import numpy as np
 import torch
 
-from common.config import Quantization
 from common.engine.plan import Draw, PassPlan, Piece, pack
 from common.engine.runner import Runner
 from common.engine.sizing import kv_spec
@@ -37,6 +36,7 @@ from common.kv.layout import pages_for
 from common.messages import SamplingParams
 from common.model.load import LoadedModel, load_model
 from common.model.spec import ModelSpec
+from common.values import Quantization
 
 PAGE_TOKENS = 16
 POOL_BYTES = 1 << 30

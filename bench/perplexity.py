@@ -22,7 +22,6 @@ import torch
 from tokenizers import models, pre_tokenizers
 from torch import Tensor
 
-from common.config import Quantization
 from common.engine.plan import PassPlan, Piece, pack
 from common.engine.runner import Runner
 from common.engine.sizing import kv_spec
@@ -32,6 +31,7 @@ from common.kv.cache import TORCH_DTYPES, KVCache
 from common.kv.layout import pages_for
 from common.model.gguf_file import GgufFile
 from common.model.load import LoadedModel, load_model
+from common.values import Quantization
 
 PAGE_TOKENS = 16
 LOGITS_ROWS = 64  # in memory at once

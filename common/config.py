@@ -8,48 +8,33 @@ Must not read files, argv, the environment or the machine, and must not import t
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from common.ids import Role
 from common.spellings import parse_cpus
-
-DType = Literal["auto", "bfloat16", "float16", "float32"]
-TransportName = Literal["auto", "shm", "tcp"]
-LogLevel = Literal["debug", "info", "warning", "error"]
-Quantization = Literal["none", "int8", "gguf"]
-BlockSize = Literal[1, 2, 4, 8, 16, 32, 64, 128, 256]
-Disaggregate = Literal["auto", "always", "never"]
-AdmissionPolicy = Literal["none", "load", "predicted"]
-
-MAX_WAIT_S = 86_400.0  # that anybody can ask for
-
-# A value's type carries its bounds and, where they need words, what is expected. A field's own
-# Meta describes the field: `Annotated[Count | None, Meta(description=...)]`.
-Count = Annotated[int, Meta(ge=1)]
-Bytes = Annotated[
-    int, Meta(ge=1, description="a number of bytes, at least 1, such as 512MiB or 2G")
-]
-BytesOrNone = Annotated[int, Meta(ge=0, description="a number of bytes, such as 512MiB or 2G")]
-ContextTokens = Annotated[int, Meta(ge=2)]  # a token of prompt and one of output
-Milliseconds = Annotated[
-    float, Meta(ge=1, le=MAX_WAIT_S * 1e3, description="milliseconds, 1 at least, a day at most")
-]
-Port = Annotated[int, Meta(ge=0, le=65535)]
-Text = Annotated[str, Meta(min_length=1)]
-Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-CpuList = Annotated[
-    str, Meta(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$", description="CPUs such as 0-3,5")
-]
-DeviceList = Annotated[
-    str,
-    Meta(
-        pattern=r"^(auto|cpu|cuda(:\d+)?)(,cuda:\d+)*$",
-        description="auto, cpu or devices such as cuda:0,cuda:1",
-    ),
-]
+from common.values import (
+    AdmissionPolicy,
+    BlockSize,
+    Bytes,
+    BytesOrNone,
+    ContextTokens,
+    Count,
+    CpuList,
+    DeviceList,
+    Disaggregate,
+    DType,
+    LogLevel,
+    Milliseconds,
+    Port,
+    Quantization,
+    Seed,
+    Text,
+    ToolCallParser,
+    TransportName,
+)
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -193,6 +178,9 @@ class ServeConfig(ProcessOptions, frozen=True, kw_only=True):
     chat_template: Annotated[
         Text | None, Meta(description="file of a jinja2 template [the model's own]")
     ] = None
+    tool_call_parser: Annotated[
+        ToolCallParser, Meta(description="how the model writes calls; auto: as its template tells")
+    ] = "auto"
     max_logprobs: Annotated[
         int, Meta(ge=0, le=1000, description="alternatives per token that a client may ask for")
     ] = 20

@@ -14,8 +14,8 @@ from typing import TextIO
 
 import msgspec
 
-from common.config import LogLevel
 from common.ids import InstanceId, Role, TransferId
+from common.values import LogLevel
 
 Value = int | float | str | None
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from bench.simulate.published import A100_80G, OPT_13B, PAGE_TOKENS, costs_of, n_pages
 from bench.simulate.shape import Shape
 from bench.simulate.timed import Ask, Run, Served, serve
-from common.config import AdmissionPolicy
 from common.ids import Role
+from common.values import AdmissionPolicy
 
 POLICIES: tuple[AdmissionPolicy, ...] = get_args(AdmissionPolicy)
 KEPT = 0.9  # of all requests, at a rate that keeps the targets

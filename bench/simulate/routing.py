@@ -31,8 +31,8 @@ from bench.simulate.costs import Costs, DecodeCosts, PrefillCosts, TransferCosts
 from bench.simulate.shape import Shape
 from bench.simulate.timed import Ask, Run, serve
 from bench.traces import BLOCK_TOKENS, Row, fit, read
-from common.config import Disaggregate
 from common.ids import InstanceId
+from common.values import Disaggregate
 from launch.gateway.fleet import Router
 from launch.gateway.router import Route, route
 from launch.gateway.views import Demand, WorkerView

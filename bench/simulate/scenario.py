@@ -12,9 +12,9 @@ from bench.simulate.model import Wants
 from bench.simulate.process import Watch
 from bench.simulate.shape import Shape, Weather
 from bench.simulate.workload import full_house, workload
-from common.config import Disaggregate
 from common.errors import InvariantBroken, Overloaded, PeerError
 from common.ids import Role
+from common.values import Disaggregate
 from launch.gateway.transfers import Generate
 
 EVERYTHING = Wants.ENDS | Wants.LOGPROBS | Wants.SCORES

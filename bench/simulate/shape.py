@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from bench.simulate.costs import Costs
-from common.config import AdmissionPolicy, Disaggregate
 from common.engine.reports import HEARTBEAT_BUSY_S
 from common.ids import Role
+from common.values import AdmissionPolicy, Disaggregate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from common.config import Quantization, TransportName, WorkerConfig
+from common.config import WorkerConfig
 from common.engine.constraints import Constraints
 from common.engine.device_thread import DeviceThread
 from common.engine.journal import Journal
@@ -44,6 +44,7 @@ from common.model.load import DTYPES, LoadedModel, load_model, read_spec, weight
 from common.rundir import host_id, make_private
 from common.text.grammar import GrammarTokenizer
 from common.text.load import load_text_model
+from common.values import Quantization, TransportName
 from common.wire import Mailbox
 
 EXIT_CRASHED = 1

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from common.config import Quantization
 from common.kernels import native_products
 from common.kernels.matrix import Matrix, PackedMatrix
 from common.model.fingerprint import file_identity, fingerprint
@@ -28,6 +27,7 @@ from common.model.rope import cos_sin_table
 from common.model.safetensors_weights import SafetensorsSource, read_file
 from common.model.shared_weights import SharedWeights, private_weights
 from common.model.spec import ModelSpec, check_max_model_len
+from common.values import Quantization
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -4,11 +4,11 @@
 matrix of several tensors (q, k and v; gate and up) is kept if all of them have one format.
 """
 
-from common.config import Quantization
 from common.errors import SetupError
 from common.kernels.formats import WeightFormat
 from common.model.packing import Formats, Packed, Use
 from common.model.weight_source import WeightSource
+from common.values import Quantization
 
 _KEPT = {"Q4_1": WeightFormat.Q4_1, "Q8_0": WeightFormat.Q8_0}
 _FLOATS = ("F64", "F32", "F16", "BF16")

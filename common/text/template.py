@@ -36,6 +36,7 @@ class ChatTemplate:
         special_tokens  what templates know as bos_token, eos_token, ..."""
         if "default" not in sources:
             raise SetupError(f"of the chat templates {sorted(sources)} none is named default")
+        self.source_for_tools = sources.get("tool_use", sources["default"])
         environment = chat_environment()
         try:
             self._variants = {

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from common.config import Disaggregate
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role
 from common.messages import Hello, Snapshot
+from common.values import Disaggregate
 from launch.gateway.prefixes import Prefixes
 from launch.gateway.router import Route, route
 from launch.gateway.transfers import Transfer

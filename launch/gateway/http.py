@@ -31,6 +31,8 @@ from common.text.load import TextModel
 from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.admission import Admission
 from launch.gateway.api.answer import Answer
+from launch.gateway.api.chat_form import ChatForm
+from launch.gateway.api.completion_form import CompletionForm
 from launch.gateway.api.delivery import (
     CLIENT_GONE_STATUS,
     REQUEST_ID,
@@ -42,7 +44,6 @@ from launch.gateway.api.delivery import (
 )
 from launch.gateway.api.docs import docs_routes
 from launch.gateway.api.errors import envelope, error_response, json_response, status_of
-from launch.gateway.api.forms import ChatForm, CompletionForm
 from launch.gateway.api.prepare import Prepared, prepare_chat, prepare_completion
 from launch.gateway.api.requests import (
     ChatRequest,
@@ -176,6 +177,7 @@ class _Api:
             draw_seed=self._draw_seed,
             slo=self._slo,
             check_grammar=self._check_grammar,
+            tool_call_parser=self._config.tool_call_parser,
         )
 
     def _check_grammar(self, grammar: str, param: str) -> None:

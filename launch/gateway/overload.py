@@ -15,11 +15,11 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from zlib import crc32
 
-from common.config import AdmissionPolicy
 from common.engine.lengths import Lengths
 from common.engine.pace import COMPARABLE, SHARE, Pace
 from common.ids import InstanceId
 from common.params import FinishReason
+from common.values import AdmissionPolicy
 from launch.gateway.transfers import RETRY_MIN_S, Phase, Sample, Transfer
 
 RETRY_MAX_S = 60.0

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
-from common.config import Disaggregate
 from common.ids import InstanceId
+from common.values import Disaggregate
 from launch.gateway.prices import Price, Prices
 from launch.gateway.views import Demand, WorkerView
 

@@ -8,7 +8,7 @@ from random import Random
 from bench.simulate.costs import Costs, DecodeCosts, PrefillCosts, TransferCosts
 from bench.simulate.shape import Shape
 from bench.simulate.timed import Ask, Run, serve
-from common.config import Disaggregate
+from common.values import Disaggregate
 
 COSTS = Costs(  # of a core a worker: 1,700 tokens of prompts a second, steps of 10 ms
     prefill=PrefillCosts(fixed_s=6e-3, per_token_s=5e-4, per_pair_s=4e-8),

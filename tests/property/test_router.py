@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from common.config import Disaggregate
+from common.values import Disaggregate
 from common.ids import InstanceId, PageHash, TransferId
 from launch.gateway.prices import Price, Prices
 from launch.gateway.router import Pair, route

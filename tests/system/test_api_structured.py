@@ -68,3 +68,50 @@ def test_what_cannot_be_followed_is_refused_with_its_field(client: openai.OpenAI
             model=MODEL, prompt="x", extra_body={"structured_outputs": {"regex": "(["}}
         )
     assert raised.value.param == "structured_outputs.regex"
+
+
+def weather_tools() -> Any:  # noqa: ANN401
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"enum": [1, 2, 3]}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    return [
+        {"type": "function", "function": {"name": "weather", "parameters": parameters}},
+        {"type": "function", "function": {"name": "now", "parameters": {**parameters}}},
+    ]
+
+
+def test_a_call_that_is_required_always_parses(client: openai.OpenAI) -> None:
+    asked: Any = {
+        "model": MODEL,
+        "messages": USER,
+        "tools": weather_tools(),
+        "temperature": 1.0,
+        "seed": 3,
+        "max_tokens": 120,
+        "parallel_tool_calls": False,
+    }
+    whole = client.chat.completions.create(tool_choice="required", **asked).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    assert whole.message.content is None
+    (call,) = whole.message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name in ("weather", "now")
+    arguments = json.loads(call.function.arguments)
+    assert arguments["city"] in ("Paris", "Rome")
+
+    named: Any = {"type": "function", "function": {"name": "now"}}
+    with client.chat.completions.create(tool_choice=named, stream=True, **asked) as stream:
+        told = [
+            part
+            for chunk in stream
+            for choice in chunk.choices
+            for part in choice.delta.tool_calls or []
+        ]
+    assert len(told) > 2  # as they come
+    assert told[0].function is not None
+    assert told[0].function.name == "now"
+    text = "".join(part.function.arguments or "" for part in told if part.function)
+    assert set(json.loads(text)) == {"city", "days"}

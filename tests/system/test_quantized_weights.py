@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.config import Quantization
+from common.values import Quantization
 from common.kernels.cpu import native
 from common.model.load import load_model
 from tests.system.one_sequence import OneSequence

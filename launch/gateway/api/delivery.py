@@ -111,9 +111,10 @@ class EventStream(Response):
         opening = form.opening(len(prepared.prompts) * prepared.n)
         try:
             async for pieces in answer.pieces():
-                if pieces:
-                    yield opening + b"".join(map(form.event, pieces))
-                    opening = b""
+                data = opening + b"".join(map(form.event, pieces))
+                opening = b""
+                if data:  # a text that may become a call is held back
+                    yield data
             if prepared.include_usage:
                 yield form.last(answer.usage)
         except BatonError as error:  # the status is out already

@@ -14,6 +14,7 @@ from common.errors import ClientError, ContextOverflow
 from common.params import SamplingParams
 from common.text.stops import StopAutomaton
 from common.text.tokenizer import check_prompt_ids
+from launch.gateway.api.calling import Calling, calling_of
 from launch.gateway.api.prompts import Encoded, chat_prompt, completion_prompts
 from launch.gateway.api.requests import (
     MAX_STOPS,
@@ -32,6 +33,7 @@ COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 MAX_STOP_CHARS = 1000
 MAX_CHOICES = 1024  # prompts times n
 _MAX_ID_DIGITS = 10
+_INSTEAD = {"functions": "use tools", "function_call": "use tool_choice"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ class Prepared:
     slo: Slo
     timeout_s: float | None
     salt: str  # prompts with different ones share no pages
+    calling: Calling | None  # of tools; None: the answer is text
 
     @property
     def returned_prompts(self) -> tuple[tuple[int, ...], ...]:
@@ -89,8 +92,14 @@ def prepare_completion(request: CompletionRequest, served: Served) -> Prepared:
         raise ClientError("max_tokens is 0: nothing is left to do without echo", param="max_tokens")
     prompts = completion_prompts(request, served, served.max_model_len - max(1, max_tokens))
     top = _top(request.logprobs, served, "logprobs")
-    prompt_top = top if request.echo else None
-    return _prepared(request, served, prompts, max_tokens, "max_tokens", top, prompt_top)
+    asked = _Asked(
+        prompts=prompts,
+        max_tokens=max_tokens,
+        param="max_tokens",
+        top=top,
+        echo_top=top if request.echo else None,
+    )
+    return _prepared(request, served, asked)
 
 
 def prepare_chat(request: ChatRequest, served: Served) -> Prepared:
@@ -102,25 +111,32 @@ def prepare_chat(request: ChatRequest, served: Served) -> Prepared:
         param, max_tokens = "max_tokens", request.max_tokens
     if max_tokens == 0:
         raise ClientError(f"{param} is 0; ask for 1 or more", param=param)
-    prompt = chat_prompt(request, served, served.max_model_len - (max_tokens or 1))
+    calling = calling_of(request, served)
+    offered = None if calling is None else calling.offered
+    prompt = chat_prompt(request, served, served.max_model_len - (max_tokens or 1), offered)
     top = None
     if request.logprobs:
         top = _top(request.top_logprobs or 0, served, "top_logprobs")
     elif request.top_logprobs:
         raise ClientError("top_logprobs needs logprobs to be true", param="top_logprobs")
-    return _prepared(request, served, [prompt], max_tokens, param, top, None)
+    asked = _Asked(prompts=[prompt], max_tokens=max_tokens, param=param, top=top, calling=calling)
+    return _prepared(request, served, asked)
 
 
-def _prepared(  # noqa: PLR0913 - the two endpoints meet here
-    request: Sampling,
-    served: Served,
-    prompts: Sequence[Encoded],
-    max_tokens: int | None,
-    param: str,
-    top: int | None,
-    echo_top: int | None,
-) -> Prepared:
-    n = request.n or 1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the two endpoints say each in its own way."""
+
+    prompts: Sequence[Encoded]
+    max_tokens: int | None
+    param: str  # the name of that field
+    top: int | None  # alternatives told of each output token; None: no logprobs
+    echo_top: int | None = None  # the same of the prompt's tokens
+    calling: Calling | None = None
+
+
+def _prepared(request: Sampling, served: Served, asked: _Asked) -> Prepared:
+    n, prompts, param, calling = request.n or 1, asked.prompts, asked.param, asked.calling
     if len(prompts) * n > MAX_CHOICES:
         raise ClientError(
             f"{len(prompts)} prompts with n {n} make {len(prompts) * n} choices; at most "
@@ -128,11 +144,11 @@ def _prepared(  # noqa: PLR0913 - the two endpoints meet here
             param="n" if len(prompts) == 1 else "prompt",
         )
     stops = _stops(request.stop)
-    base = _params(request, served, top, _prompt_top(request, served, echo_top))
+    base = _params(request, served, asked)
     seed = served.draw_seed() if request.seed is None else request.seed % 2**63
     made: list[Prompt] = []
     for index, (ids, text) in enumerate(prompts):
-        own = _max_tokens(len(ids), max_tokens, served, param)
+        own = _max_tokens(len(ids), asked.max_tokens, served, param)
         if base.min_tokens > own > 0:
             raise ClientError(
                 f"min_tokens is {base.min_tokens}, but {param} is {own}", param="min_tokens"
@@ -151,12 +167,13 @@ def _prepared(  # noqa: PLR0913 - the two endpoints meet here
         n=n,
         stops=StopAutomaton(stops),
         include_stop=request.include_stop_str_in_output,
-        skip_special_tokens=request.skip_special_tokens,
+        skip_special_tokens=request.skip_special_tokens
+        and not (calling is not None and calling.marks_are_special),
         min_tokens=base.min_tokens,
-        logprobs=top,
+        logprobs=asked.top,
         prompt_logprobs=request.prompt_logprobs,
         echo=isinstance(request, CompletionRequest) and bool(request.echo),
-        generates=max_tokens != 0,
+        generates=asked.max_tokens != 0,
         stream=bool(request.stream),
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
@@ -164,12 +181,11 @@ def _prepared(  # noqa: PLR0913 - the two endpoints meet here
         slo=_slo(request.slo, served.slo),
         timeout_s=request.timeout_s,
         salt=request.cache_salt or "",
+        calling=calling,
     )
 
 
-def _params(
-    request: Sampling, served: Served, top: int | None, prompt_top: int | None
-) -> SamplingParams:
+def _params(request: Sampling, served: Served, asked: _Asked) -> SamplingParams:
     """With every default resolved: the request's, else the model's own, else OpenAI's."""
     own = served.text.generation_defaults
 
@@ -196,9 +212,9 @@ def _params(
         min_tokens=request.min_tokens or 0,
         end_token_ids=() if request.ignore_eos else tuple(sorted(served.text.end_token_ids)),
         stop_token_ids=stop_ids,
-        logprobs=top,
-        prompt_logprobs=prompt_top,
-        grammar=grammar_of(request, served),
+        logprobs=asked.top,
+        prompt_logprobs=_prompt_top(request, served, asked.echo_top),
+        grammar=grammar_of(request, served, "" if asked.calling is None else asked.calling.grammar),
     )
 
 
@@ -222,9 +238,7 @@ def _check_model(name: str | None, served: Served) -> None:
 
 def _refuse_unsupported(request: ChatRequest) -> None:
     unsupported = {
-        "tools": bool(request.tools),
         "functions": bool(request.functions),
-        "tool_choice": request.tool_choice not in (None, "none", "auto"),
         "function_call": request.function_call not in (None, "none", "auto"),
         "modalities": request.modalities not in (None, ["text"]),
         "audio": request.audio is not None,
@@ -232,7 +246,8 @@ def _refuse_unsupported(request: ChatRequest) -> None:
     }
     for name, asked in unsupported.items():
         if asked:
-            raise ClientError(f"{name} is not supported by this server; leave it out", param=name)
+            remedy = _INSTEAD.get(name, "leave it out")
+            raise ClientError(f"{name} is not supported by this server; {remedy}", param=name)
 
 
 def _max_tokens(n_prompt: int, asked: int | None, served: Served, param: str) -> int:

@@ -6,10 +6,25 @@ Slow where there is much to tokenize. Must know nothing of how tokens are drawn.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from common.errors import ClientError, ContextOverflow
 from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.requests import ChatRequest, CompletionRequest, Sampling, shown
 from launch.gateway.api.served import Served
+
+
+class _MadeFunction(msgspec.Struct):
+    name: str
+    arguments: str | dict[str, Any]
+
+
+class _Made(msgspec.Struct):
+    """`messages[].tool_calls[]`"""
+
+    function: _MadeFunction
+    id: str | None = None
+
 
 Encoded = tuple[tuple[int, ...], str | None]
 """A prompt's ids, and its text as the client wrote it; None: it sent ids, or some were left out."""
@@ -21,8 +36,10 @@ def completion_prompts(request: CompletionRequest, served: Served, room: int) ->
     return [_truncated(one, request, room) for one in encoded]
 
 
-def chat_prompt(request: ChatRequest, served: Served, room: int) -> Encoded:
-    """The conversation in the model's own form."""
+def chat_prompt(
+    request: ChatRequest, served: Served, room: int, tools: Sequence[Mapping[str, Any]] | None
+) -> Encoded:
+    """The conversation in the model's own form, which tells it of `tools`."""
     template = served.text.template
     if template is None:
         raise ClientError(
@@ -38,13 +55,38 @@ def chat_prompt(request: ChatRequest, served: Served, room: int) -> Encoded:
             param="continue_final_message",
         )
     text = template.render(
-        request.messages,
+        [_with_arguments(message, n) for n, message in enumerate(request.messages)],
+        tools=tools,
         add_generation_prompt=not goes_on and request.add_generation_prompt is not False,
         continue_final_message=goes_on,
         options=request.chat_template_kwargs,
     )
     ids = _encode(text, request, served, param="messages", add_special_tokens=False)
     return _truncated((ids, None), request, room)
+
+
+def _with_arguments(message: Mapping[str, Any], n: int) -> Mapping[str, Any]:
+    """Calls that were made: clients send back their arguments as text, templates want an object."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    param = f"messages[{n}].tool_calls"
+    try:
+        told = msgspec.convert(calls, list[_Made])
+    except msgspec.ValidationError as error:
+        raise ClientError(f"{param}: {error}", param=param) from error
+    made: list[dict[str, Any]] = []
+    for at, call in enumerate(told):
+        arguments = call.function.arguments
+        if isinstance(arguments, str):
+            try:
+                arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+            except (msgspec.DecodeError, RecursionError) as error:
+                named = f"{param}[{at}].function.arguments"
+                raise ClientError(f"{named} is no JSON object: {error}", param=named) from error
+        function = {"name": call.function.name, "arguments": arguments}
+        made.append({"id": call.id, "type": "function", "function": function})
+    return {**message, "tool_calls": made}
 
 
 def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:

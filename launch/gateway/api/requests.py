@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from common.config import MAX_WAIT_S, Milliseconds
 from common.errors import ClientError
+from common.values import MAX_WAIT_S, Milliseconds
 
 MAX_INT = 2**31 - 1  # of what is not bounded more narrowly: it must fit every message
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INT)]
@@ -106,6 +106,35 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_key: str | None = None
 
 
+class FunctionBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`tools[].function`. `strict` changes nothing: see `tool_choice`."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None  # JSON schema of an object; None: any
+    strict: bool | None = None
+
+
+class ToolBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`tools[]`"""
+
+    type: Literal["function"]
+    function: FunctionBody
+
+
+class FunctionName(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`tool_choice.function`"""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`tool_choice`: this one. Its arguments are held to its schema."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
 class CompletionRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/completions"""
 
@@ -126,16 +155,16 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None  # None: unless the final message is continued
     continue_final_message: bool = False  # the answer goes on where the last message ends
+    tools: list[ToolBody] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None  # None: auto
+    parallel_tool_calls: bool | None = None  # false, and a call is required: no more than one
     # Refused unless they ask for what is done anyway.
-    tools: list[Any] | None = None
-    tool_choice: Any = None
     functions: list[Any] | None = None
     function_call: Any = None
     modalities: list[str] | None = None
     audio: Any = None
     web_search_options: Any = None
     # Accepted; they change nothing.
-    parallel_tool_calls: bool | None = None
     prediction: Any = None
     reasoning_effort: str | None = None
     verbosity: str | None = None

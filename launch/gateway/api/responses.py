@@ -89,12 +89,29 @@ class ChatLogprobs(msgspec.Struct, kw_only=True):
     refusal: list[ChatTokenLogprob] | None = None
 
 
+class CalledFunction(msgspec.Struct, kw_only=True):
+    """`tool_calls[].function`. In a stream only the first of a call's parts has its name."""
+
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    arguments: str  # JSON
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    """`tool_calls[]`, whole (without `index`) or a part of one that is streamed."""
+
+    index: int | msgspec.UnsetType = msgspec.UNSET
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: str | msgspec.UnsetType = msgspec.UNSET
+    function: CalledFunction
+
+
 class ChatMessage(msgspec.Struct, kw_only=True):
     """`choices[].message`"""
 
     role: str = "assistant"
-    content: str
+    content: str | None
     refusal: str | None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -102,6 +119,7 @@ class ChatDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     role: str | None = None
     content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):

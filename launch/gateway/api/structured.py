@@ -18,19 +18,23 @@ MAX_GRAMMAR_CHARS = 2**18
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
-def grammar_of(request: Sampling, served: Served) -> str:
-    """ "": the answer may be anything. Raises ClientError where nobody could follow it."""
-    asked = [
-        one
-        for one in (_of_format(request.response_format), _of_outputs(request.structured_outputs))
-        if one is not None
-    ]
+def grammar_of(request: Sampling, served: Served, of_calls: str = "") -> str:
+    """ "": the answer may be anything. Raises ClientError where nobody could follow it.
+
+    `of_calls`: of the calls that it must make.
+    """
+    said = (
+        ("tools", of_calls) if of_calls else None,
+        _of_format(request.response_format),
+        _of_outputs(request.structured_outputs),
+    )
+    asked = [one for one in said if one is not None]
     if not asked:
         return ""
     if len(asked) > 1:
+        (first, _), (second, _), *_ = asked
         raise ClientError(
-            "response_format and structured_outputs both say what the answer must be; give one",
-            param="structured_outputs",
+            f"{first} and {second} both say what the answer must be; give one", param=second
         )
     ((param, grammar),) = asked
     if len(grammar) > MAX_GRAMMAR_CHARS:

@@ -4,7 +4,6 @@ from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
-from common.config import Disaggregate
 from common.engine.events import Note, PeerDown, PeerUp, Received, Send
 from common.ids import HostId, InstanceId, PageHash, Role, TransferId
 from common.messages import (
@@ -28,6 +27,7 @@ from common.messages import (
     Tokens,
 )
 from common.params import FinishReason, SamplingParams
+from common.values import Disaggregate
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.core import GatewayCore
 from launch.gateway.events import (

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from common.config import Disaggregate
 from common.engine.events import Note
 from common.ids import InstanceId, PageHash, Role, TransferId
 from common.messages import Prefill
+from common.values import Disaggregate
 from launch.gateway.router import Reason, Route, route
 from launch.gateway.transfers import Slo
 from launch.gateway.views import Demand, WorkerView

@@ -6,7 +6,6 @@ from gguf import GGMLQuantizationType as Stored
 from gguf import GGUFReader
 from torch import Tensor
 
-from common.config import Quantization
 from common.errors import SetupError
 from common.kernels.cpu import native
 from common.kernels.formats import WeightFormat
@@ -15,6 +14,7 @@ from common.model.gguf_weights import GgufSource
 from common.model.load import load_model, weights_bytes
 from common.model.packing import packed_layout
 from common.model.quantization import choose_formats
+from common.values import Quantization
 from tests.unit.model.small_models import random_weights, write_gguf, write_safetensors
 
 MAX_TOKENS = 64

@@ -7,8 +7,8 @@ import pytest
 
 from bench.simulate.overload import SHAPE, Outcome, Pools, Traffic, keeps, outcome, passed
 from bench.simulate.timed import Ask, serve
-from common.config import AdmissionPolicy
 from common.ids import Role
+from common.values import AdmissionPolicy
 
 SHORT = Traffic(prompt_tokens=1500, output_tokens=40, seconds=4.0)
 SMALL = replace(SHAPE, prefills=1, decodes=1)

@@ -22,5 +22,6 @@ def served(smollm2: TextModel, grammars: GrammarTokenizer) -> Served:
         max_logprobs=5,
         draw_seed=lambda: 77,
         slo=Slo(),
+        tool_call_parser="auto",
         check_grammar=lambda grammar, param: grammars.check(grammar, param=param),
     )

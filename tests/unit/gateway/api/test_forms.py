@@ -12,7 +12,9 @@ from common.messages import SamplingParams, TokenLogprob
 from common.text.load import TextModel
 from common.text.stops import StopAutomaton
 from launch.gateway.api.answer import Piece, Scored, Usage
-from launch.gateway.api.forms import ChatForm, CompletionForm, Gathered
+from launch.gateway.api.chat_form import ChatForm
+from launch.gateway.api.completion_form import CompletionForm
+from launch.gateway.api.forms import Gathered
 from launch.gateway.api.prepare import Prepared, Prompt
 from launch.gateway.transfers import Slo
 
@@ -52,6 +54,7 @@ def prepared(
         slo=Slo(),
         timeout_s=None,
         salt="",
+        calling=None,
     )
 
 

@@ -274,9 +274,9 @@ def test_logprobs_of_a_chat(served: Served) -> None:
             "top_logprobs is 6; at most 5 (--max-logprobs)",
         ),
         (
-            {"messages": [USER], "tools": [{"type": "function"}]},
-            "tools",
-            "tools is not supported by this server; leave it out",
+            {"messages": [USER], "audio": {"voice": "x"}},
+            "audio",
+            "audio is not supported by this server; leave it out",
         ),
         (
             {"messages": [USER], "chat_template_kwargs": {"messages": []}},

@@ -84,7 +84,7 @@ def test_the_other_kinds(served: Served) -> None:
         ),
         (
             {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
-            "structured_outputs",
+            "structured_outputs.regex",
             "both say what the answer must be; give one",
         ),
         (

@@ -1,0 +1,187 @@
+"""An answer as /v1/chat/completions promises it."""
+
+import time
+import uuid
+from collections.abc import Sequence
+
+from msgspec import UNSET, UnsetType
+
+from common.params import TokenLogprob
+from common.text.tokenizer import Tokenizer
+from launch.gateway.api.answer import Piece, Scored, Usage
+from launch.gateway.api.forms import Gathered, Usages, prompt_logprobs, sse, usage_body
+from launch.gateway.api.prepare import Prepared
+from launch.gateway.api.responses import (
+    CalledFunction,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessage,
+    ChatTokenLogprob,
+    ToolCall,
+    TopLogprob,
+    UsageBody,
+    encode,
+)
+from launch.gateway.tools.reader import CallPart, Reader, Said
+
+MISTRAL_ID_CHARS = 9
+
+
+class ChatForm:
+    """/v1/chat/completions"""
+
+    id_prefix = "chatcmpl"
+
+    def __init__(
+        self, answer_id: str, model: str, tokenizer: Tokenizer, prepared: Prepared
+    ) -> None:
+        self._id = answer_id
+        self._created = int(time.time())
+        self._model = model
+        self._tokenizer = tokenizer
+        self._logprobs = prepared.logprobs
+        self._prompt_logprobs = prepared.prompt_logprobs
+        self._usages = Usages(prepared)
+        self._prompts = prepared.returned_prompts
+        self._calling = prepared.calling
+        self._readers: dict[int, Reader] = {}
+        self._call_ids: dict[tuple[int, int], str] = {}  # by choice and call
+
+    def opening(self, n_choices: int) -> bytes:
+        role = ChatDelta(role="assistant", content="")
+        chunks = [
+            self._chunk([ChatChunkChoice(index=n, delta=role)], self._usages.after(Piece(n, "")))
+            for n in range(n_choices)
+        ]
+        chunks[0].prompt_token_ids = self._prompt_ids()
+        return b"".join(sse(encode(chunk)) for chunk in chunks)
+
+    def event(self, piece: Piece) -> bytes:
+        said = self._read(piece.choice, piece.text, ends=piece.finish is not None)
+        if not (said.text or said.calls or piece.scored or piece.tokens or piece.finish):
+            return b""  # it may become a call
+        choice = ChatChunkChoice(
+            index=piece.choice,
+            delta=ChatDelta(
+                content=said.text or None,
+                tool_calls=[self._call(piece.choice, part) for part in said.calls] or None,
+            ),
+            logprobs=self._scores(piece.scored) if piece.scored else None,
+            finish_reason=self._finish(piece.choice, piece.finish),
+            stop_reason=UNSET if piece.finish is None else piece.stop_reason,
+            token_ids=list(piece.tokens) if self._prompts else UNSET,
+        )
+        return sse(encode(self._chunk([choice], self._usages.after(piece))))
+
+    def last(self, usage: Usage) -> bytes:
+        return sse(encode(self._chunk([], usage_body(usage))))
+
+    def whole(self, choices: Sequence[Gathered], usage: Usage) -> bytes:
+        made = [self._choice(index, choice) for index, choice in enumerate(choices)]
+        body = ChatCompletion(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=made,
+            usage=usage_body(usage),
+            prompt_token_ids=self._prompt_ids(),
+            prompt_logprobs=prompt_logprobs(choices[0], self._prompt_logprobs, self._tokenizer),
+        )
+        return encode(body)
+
+    def _choice(self, index: int, choice: Gathered) -> ChatChoice:
+        said = self._read(index, "".join(choice.text), ends=True)
+        message = ChatMessage(content=said.text)
+        if said.calls:
+            whole = _joined(said.calls)
+            message.content = said.text or None
+            message.tool_calls = [self._call(index, part) for part in whole]
+            for call in message.tool_calls:
+                call.index = UNSET
+        return ChatChoice(
+            index=index,
+            message=message,
+            logprobs=None if self._logprobs is None else self._scores(choice.scored),
+            finish_reason=self._finish(index, choice.finish),
+            stop_reason=choice.stop_reason,
+            token_ids=choice.tokens if self._prompts else UNSET,
+        )
+
+    # --- calls -------------------------------------------------------------------------------
+
+    def _read(self, choice: int, text: str, *, ends: bool) -> Said:
+        """What of a choice's text is said, and what is called."""
+        if self._calling is None:
+            return Said(text)
+        reader = self._readers.get(choice)
+        if reader is None:
+            reader = self._readers[choice] = self._calling.new_reader()
+        said = reader.push(text)
+        return said + reader.finish() if ends else said
+
+    def _call(self, choice: int, part: CallPart) -> ToolCall:
+        """As an event tells it: its name and id once, its arguments as they come."""
+        call = ToolCall(index=part.index, function=CalledFunction(arguments=part.arguments))
+        if part.name is not None:
+            call.id = self._call_ids[choice, part.index] = self._new_call_id()
+            call.type = "function"
+            call.function.name = part.name
+        return call
+
+    def _new_call_id(self) -> str:
+        drawn = uuid.uuid4().hex
+        short = self._calling is not None and self._calling.short_ids
+        return drawn[:MISTRAL_ID_CHARS] if short else f"call_{drawn}"
+
+    def _finish(self, choice: int, finish: str | None) -> str | None:
+        called = any(made == choice for made, _ in self._call_ids)
+        ends_as_call = self._calling is not None and self._calling.ends_as_call
+        return "tool_calls" if called and ends_as_call and finish == "stop" else finish
+
+    # --- parts -------------------------------------------------------------------------------
+
+    def _chunk(
+        self, choices: list[ChatChunkChoice], usage: UsageBody | UnsetType | None
+    ) -> ChatChunk:
+        return ChatChunk(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=usage,
+        )
+
+    def _prompt_ids(self) -> list[int] | UnsetType:
+        return list(self._prompts[0]) if self._prompts else UNSET
+
+    def _scores(self, scored: Sequence[Scored]) -> ChatLogprobs:
+        return ChatLogprobs(content=[self._score(s.logprob) for s in scored if s.logprob])
+
+    def _score(self, logprob: TokenLogprob) -> ChatTokenLogprob:
+        text_of, bytes_of = self._tokenizer.text_of, self._tokenizer.bytes_of
+        return ChatTokenLogprob(
+            token=text_of(logprob.token),
+            logprob=logprob.logprob,
+            bytes=list(bytes_of(logprob.token)),
+            top_logprobs=[
+                TopLogprob(token=text_of(token), logprob=value, bytes=list(bytes_of(token)))
+                for token, value in zip(logprob.top_tokens, logprob.top_logprobs, strict=True)
+            ],
+        )
+
+
+def _joined(parts: Sequence[CallPart]) -> list[CallPart]:
+    """Whole calls, of parts that follow each other."""
+    whole: dict[int, CallPart] = {}
+    for part in parts:
+        before = whole.get(part.index)
+        if before is None:
+            whole[part.index] = part
+        else:
+            arguments = before.arguments + part.arguments
+            whole[part.index] = CallPart(part.index, before.name, arguments)
+    return list(whole.values())

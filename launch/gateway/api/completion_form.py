@@ -1,0 +1,101 @@
+"""An answer as /v1/completions promises it."""
+
+import time
+from collections.abc import Sequence
+
+from msgspec import UNSET, UnsetType
+
+from common.params import TokenLogprob
+from common.text.tokenizer import Tokenizer
+from launch.gateway.api.answer import Piece, Scored, Usage
+from launch.gateway.api.forms import Gathered, Usages, prompt_logprobs, sse, usage_body
+from launch.gateway.api.prepare import Prepared
+from launch.gateway.api.responses import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    UsageBody,
+    encode,
+)
+
+
+class CompletionForm:
+    """/v1/completions"""
+
+    id_prefix = "cmpl"
+
+    def __init__(
+        self, answer_id: str, model: str, tokenizer: Tokenizer, prepared: Prepared
+    ) -> None:
+        self._id = answer_id
+        self._created = int(time.time())
+        self._model = model
+        self._tokenizer = tokenizer
+        self._logprobs = prepared.logprobs
+        self._prompt_logprobs = prepared.prompt_logprobs
+        self._usages = Usages(prepared)
+        self._prompts = prepared.returned_prompts
+        self._begun: set[int] = set()
+
+    def opening(self, n_choices: int) -> bytes:  # noqa: ARG002
+        return b""
+
+    def event(self, piece: Piece) -> bytes:
+        choice = CompletionChoice(
+            index=piece.choice,
+            text=piece.text,
+            logprobs=self._scores(piece.scored),
+            finish_reason=piece.finish,
+            stop_reason=piece.stop_reason,
+            token_ids=list(piece.tokens) if self._prompts else UNSET,
+        )
+        if self._prompts and piece.choice not in self._begun:
+            self._begun.add(piece.choice)
+            choice.prompt_token_ids = list(self._prompts[piece.choice])
+        return sse(encode(self._body([choice], self._usages.after(piece))))
+
+    def last(self, usage: Usage) -> bytes:
+        return sse(encode(self._body([], usage_body(usage))))
+
+    def whole(self, choices: Sequence[Gathered], usage: Usage) -> bytes:
+        made = [
+            CompletionChoice(
+                index=index,
+                text="".join(choice.text),
+                logprobs=self._scores(choice.scored),
+                finish_reason=choice.finish,
+                stop_reason=choice.stop_reason,
+                token_ids=choice.tokens if self._prompts else UNSET,
+                prompt_token_ids=list(self._prompts[index]) if self._prompts else UNSET,
+                prompt_logprobs=prompt_logprobs(choice, self._prompt_logprobs, self._tokenizer),
+            )
+            for index, choice in enumerate(choices)
+        ]
+        return encode(self._body(made, usage_body(usage)))
+
+    def _body(
+        self, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None
+    ) -> Completion:
+        return Completion(
+            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
+        )
+
+    def _scores(self, scored: Sequence[Scored]) -> CompletionLogprobs | None:
+        if self._logprobs is None:
+            return None
+        text_of = self._tokenizer.text_of
+        return CompletionLogprobs(
+            tokens=[text_of(s.token) for s in scored],
+            token_logprobs=[None if s.logprob is None else s.logprob.logprob for s in scored],
+            top_logprobs=[self._top(s.logprob, self._logprobs) for s in scored],
+            text_offset=[s.offset for s in scored],
+        )
+
+    def _top(self, logprob: TokenLogprob | None, n: int) -> dict[str, float] | None:
+        """The n alternatives, and the token itself, as OpenAI has it."""
+        if logprob is None:
+            return None
+        pairs = [*zip(logprob.top_tokens, logprob.top_logprobs, strict=True)][:n]
+        if logprob.token not in logprob.top_tokens[:n]:
+            pairs.append((logprob.token, logprob.logprob))
+        return {self._tokenizer.text_of(token): value for token, value in pairs}
