@@ -47,6 +47,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts that came while streams ran; each against the same without the other."""
 
+    n_streams: int
     step_s: float  # of the streams, before
     step_beside_s: float  # while prompts were computed
     last_s: float  # as `Together`, with no stream
@@ -94,8 +95,8 @@ class Error(msgspec.Struct, frozen=True, kw_only=True):
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, as in `bench.simulate.costs`. `..._slowdown`: times that an operation of one kind
-    takes while those of the other kind are computed on the same machine; 1 where one worker does
-    both, in the same passes."""
+    takes while those of the other kind are computed on the same machine, and its tokens are sent;
+    1 where one worker does both, in the same passes."""
 
     delay_s: float  # of a first token, beside its passes
     token_s: float  # the part of it after the pass
@@ -109,6 +110,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     transfer_bytes_per_s: float
     prefill_slowdown: float
     decode_slowdown: float
+    beside_tokens_per_s: float  # of the streams that `prefill_slowdown` was measured beside
     prefill_error: Error
     decode_error: Error
 
@@ -135,6 +137,9 @@ def fit(probes: Probes, worker: Worker) -> Fit:
         transfer_bytes_per_s=bytes_per_s,
         prefill_slowdown=_slowdown(probes.beside, worker, lambda b: b.last_beside_s / b.last_s),
         decode_slowdown=_slowdown(probes.beside, worker, lambda b: b.step_beside_s / b.step_s),
+        beside_tokens_per_s=median(b.n_streams / b.step_beside_s for b in probes.beside)
+        if probes.beside
+        else 0.0,
         prefill_error=_error(terms, seconds, (delay_s, fixed_s, token_s, pair_s)),
         decode_error=_error(step_terms, step_s, decode),
     )

@@ -123,6 +123,7 @@ class Prober:
             ended = [len(outcome.chunk_times_s) for outcome in streams]
             pairs = list(zip(streams, firsts, began, ended, strict=True))
             return Beside(
+                n_streams=N_BESIDE,
                 step_s=mean(_mean_gap(o, first - 1, begin - 1) for o, first, begin, _ in pairs),
                 step_beside_s=mean(_mean_gap(o, begin - 1, end - 1) for o, _, begin, end in pairs),
                 last_s=alone.last_s,

@@ -5,7 +5,7 @@ ones, so nothing that they shared is shared here. Must not measure anything.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Literal, TypeVar, cast
@@ -143,12 +143,14 @@ def simulate(asks: Sequence[Ask], file: CostsFile) -> Run:
 def beside_each_other(file: CostsFile, run: Run) -> CostsFile:
     """The same costs, under the load of that run.
 
-    `CostsFile.measured` has `prefill_slowdown` and `decode_slowdown`: times that a pass takes while
-    the other pool computes all the time.
+    `CostsFile.measured` has `prefill_slowdown`, of a pass beside streams that give
+    `beside_tokens_per_s` (it is their sending that takes from prefill more than their computing
+    does), and `decode_slowdown`, of a step beside prompts that are computed all the time.
     """
+    told = file.measured
     prefill_x, decode_x = (
-        1 + (float(file.measured.get(f"{role}_slowdown", 1.0)) - 1) * share
-        for role, share in (("prefill", _decode_share(run)), ("decode", _prefill_share(run, file)))
+        1 + (float(told.get(f"{role}_slowdown", 1.0)) - 1) * share
+        for role, share in (("prefill", _token_share(run, told)), ("decode", _busy(run, file)))
     )
     return msgspec.structs.replace(
         file, prefill=_times(file.prefill, prefill_x), decode=_times(file.decode, decode_x)
@@ -161,19 +163,14 @@ def _times(fields: Fields, factor: float) -> Fields:
     return type(fields)(**slower)
 
 
-def _decode_share(run: Run) -> float:
-    """Of the time, in which somebody decodes: 0 to 1."""
-    busy_s, until_s = 0.0, 0.0
-    for one in sorted(run.served, key=lambda one: one.ask.at_s + (one.ttft_s or 0.0)):
-        if one.ttft_s is not None and one.e2e_s is not None:
-            begin_s, end_s = one.ask.at_s + one.ttft_s, one.ask.at_s + one.e2e_s
-            busy_s += max(0.0, end_s - max(begin_s, until_s))
-            until_s = max(until_s, end_s)
-    return min(1.0, busy_s / run.seconds) if run.seconds else 0.0
+def _token_share(run: Run, told: Mapping[str, str | float]) -> float:
+    """Of the tokens per second that prefill was measured beside."""
+    beside = float(told.get("beside_tokens_per_s", 0.0)) * run.seconds
+    return sum(one.ask.output_tokens for one in run.served) / beside if beside else 0.0
 
 
-def _prefill_share(run: Run, file: CostsFile) -> float:
-    """Of the time, in which prompts are computed: 0 to 1."""
+def _busy(run: Run, file: CostsFile) -> float:
+    """The share of the time in which prompts are computed: 0 to 1."""
     lengths = [len(one.ask.prompt) for one in run.served]
     busy_s = sum(file.costs.prefill.seconds(n, n * (n + 1) / 2) for n in lengths)
     return min(1.0, busy_s / run.seconds) if run.seconds else 0.0

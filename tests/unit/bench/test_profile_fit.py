@@ -70,9 +70,15 @@ class World:
                 for n, m in streams * n_repeats
             ),
             beside=(
-                Beside(step_s=0.01, step_beside_s=0.012, last_s=0.4, last_beside_s=0.44),
-                Beside(step_s=0.01, step_beside_s=0.009, last_s=0.4, last_beside_s=0.42),
-                Beside(step_s=0.01, step_beside_s=0.013, last_s=0.4, last_beside_s=0.9),
+                Beside(
+                    n_streams=3, step_s=0.01, step_beside_s=0.012, last_s=0.4, last_beside_s=0.44
+                ),
+                Beside(
+                    n_streams=3, step_s=0.01, step_beside_s=0.009, last_s=0.4, last_beside_s=0.42
+                ),
+                Beside(
+                    n_streams=3, step_s=0.01, step_beside_s=0.013, last_s=0.4, last_beside_s=0.9
+                ),
             ),
         )
 
@@ -120,6 +126,7 @@ def test_pools_slow_each_other_down_only_where_they_are_apart() -> None:
     found = fit(probes, APART)
     assert found.decode_slowdown == pytest.approx(1.2)
     assert found.prefill_slowdown == pytest.approx(1.1)
+    assert found.beside_tokens_per_s == pytest.approx(3 / 0.012)
     together = Worker(
         chunk_tokens=512, budget_tokens=512, page_tokens=16, page_bytes=368_640, apart=False
     )

@@ -124,10 +124,9 @@ def served(at_s: float, ttft_s: float, e2e_s: float) -> Served:
 
 
 def test_pools_slow_each_other_down_by_as_much_as_they_meet() -> None:
-    file = msgspec.structs.replace(
-        FILE, measured={**FILE.measured, "prefill_slowdown": 1.2, "decode_slowdown": 1.5}
-    )
-    # Somebody decodes in 3 of 10 s: two overlap. Prompts take 2 * about 42 ms.
+    slowdowns = {"prefill_slowdown": 1.2, "decode_slowdown": 1.5, "beside_tokens_per_s": 2.0}
+    file = msgspec.structs.replace(FILE, measured={**FILE.measured, **slowdowns})
+    # 6 tokens in 10 s, where 20 are what prefill was measured beside; prompts take 2 * about 42 ms.
     run = Run(served=(served(0, 1, 3), served(1, 1, 3)), seconds=10.0, loads=())
     slowed = prediction.beside_each_other(file, run)
     assert slowed.prefill.per_token_s == pytest.approx(4e-4 * (1 + 0.2 * 0.3))
