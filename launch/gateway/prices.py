@@ -11,7 +11,7 @@ Patel et al., ISCA 2024, states its SLOs; the stretch metric of Bender, Chakraba
 Muthukrishnan, SODA 1998). In the prompt's own seconds: a second that a running sequence stands
 still counts for as many as decode steps fit into the computing of the prompt, and for one at
 least. So a few tokens are taken in beside running sequences where that saves more than it takes
-from them, and a long prompt is not, however many wait for the prefill workers: its client waits
+from them, and a long prompt is not unless the prefill workers are minutes behind: its client waits
 for a few times the prompt's own time, theirs would wait for a hundred times a step.
 """
 
