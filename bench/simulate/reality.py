@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,6 +42,7 @@ SETUPS = {
 TARGETS = (0.9, 0.8, 0.7, 0.6)  # predicted attainment at the rates that are measured
 _PLOT = "reality.png"
 _USAGE_EXIT = 2
+_INTERRUPTED_EXIT = 130
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,9 @@ def main(argv: Sequence[str]) -> int:
     except ConfigurationChanged as error:
         print(f"error: {error}; choose another --result-dir", file=sys.stderr)
         return _USAGE_EXIT
+    except KeyboardInterrupt:
+        print("interrupted; what was measured stays measured", file=sys.stderr)
+        return _INTERRUPTED_EXIT
     except (aiohttp.ClientError, OSError, RuntimeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -150,7 +155,7 @@ class Reality:
         paths = sorted(self.options.result_dir.glob(f"profile-{setup}-*.json"))
         rounds = [msgspec.json.decode(path.read_bytes(), type=Profiled) for path in paths]
         served = profile.Served(rounds[0].model, rounds[0].max_model_len, rounds[0].workers)
-        options = profile.parse([])
+        options = profile.parse(_chunk_flags(self.options.setup[setup].split()))
         return profile.costs(options, served, pooled([one.probes for one in rounds]), 0.0)
 
     def _has(self, setting: Setting) -> bool:
@@ -190,6 +195,17 @@ class Reality:
 
     def _plan_file(self, setup: str) -> Path:
         return Path(self.options.result_dir) / f"plan-{setup}.json"
+
+
+def _chunk_flags(flags: Sequence[str]) -> list[str]:
+    """What a set-up says of its chunks, as `baton profile` takes it."""
+    given = dict(pairwise(flags))
+    found: list[str] = []
+    for role, name in (("prefill", "--chunk-tokens"), ("decode", "--decode-chunk-tokens")):
+        value = given.get(f"--{role}.chunk-tokens", given.get("--chunk-tokens"))
+        if value is not None:
+            found += [name, value]
+    return found
 
 
 def _measured(reality: Reality) -> list[Row]:
@@ -290,7 +306,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         type=_setup,
         action="append",
         metavar="NAME=FLAGS",
-        help="a server to compare, with flags of `baton serve` [split and colocated, on 2 cores]",
+        help="a server to compare, with flags of `baton serve`: one worker a pool [split and "
+        "colocated, on 2 cores]",
     )
     parser.add_argument(
         "--rates",

@@ -107,7 +107,7 @@ def test_what_was_measured_is_not_measured_again(
 ) -> None:
     home = tmp_path / "reality"
     argv = ["--model", "nowhere", "--result-dir", str(home), "--rounds", "1"]
-    argv += ["--num-prompts", "60", "--setup", "split=--no-such-flag"]
+    argv += ["--num-prompts", "60", "--setup", "split=--no-such-flag --chunk-tokens 256"]
     reality = Reality(*parse(argv))
     made = Profiled(model="m", max_model_len=4096, workers=(WORKER,), probes=probes())
     (home / "profile-split-0.json").write_bytes(msgspec.json.encode(made))
@@ -124,5 +124,7 @@ def test_what_was_measured_is_not_measured_again(
     found = costs_file.read(home / "costs-split.json")
     assert found.prefill.per_token_s == pytest.approx(FILE.prefill.per_token_s, rel=1e-3)
     assert found.decode.fixed_s == pytest.approx(FILE.decode.fixed_s, rel=1e-3)
+    chunks = ("prefill_chunk_tokens", "decode_chunk_tokens")
+    assert [found.measured[name] for name in chunks] == [256, 256]
     assert main([*argv, "--seed", "1"]) == 2
     assert "choose another --result-dir" in capsys.readouterr().err
