@@ -72,9 +72,11 @@ def attainment_by_rate_and_scale(
     target: float,
     titles: tuple[str, str],
     path: Path,
+    marks: Mapping[str, Sequence[Sample]] | None = None,
 ) -> None:
     """DistServe's figures 8 and 9 side by side, by layout: rates are requests/s per device;
-    `by_scale`: (SLO scales, attainment from 0 to 1 of each layout)."""
+    `by_scale`: (SLO scales, attainment from 0 to 1 of each layout); `marks`: of others, at rates.
+    """
     figure = Figure(figsize=(1.5 * _WIDTH, 0.9 * _HEIGHT), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -83,6 +85,9 @@ def attainment_by_rate_and_scale(
         rates = [sample.rate for sample in samples]
         left.plot(rates, _percent(samples), color=colour, label=name, marker=".")
         right.plot(scales, [100 * share for share in shares[name]], color=colour, marker=".")
+    for (name, samples), marker in zip((marks or {}).items(), "x+1", strict=False):
+        rates = [sample.rate for sample in samples]
+        left.scatter(rates, _percent(samples), color="black", marker=marker, label=name, zorder=3)
     left.set_xlabel("requests/s per device")
     right.set_xscale("log", base=2)
     right.xaxis.set_major_formatter(_plain)

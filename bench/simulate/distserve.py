@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import plots
+from bench.search import Sample
 from bench.simulate.goodput import TARGET, Length, Slo, Sweep
 from bench.simulate.layouts import Hardware, Layout
-from bench.simulate.published import A100_80G, LINKS, OPT_13B, WORKLOADS, Workload
+from bench.simulate.published import A100_80G, CHAT, LINKS, OPT_13B, WORKLOADS, Workload
 
 WHOLE = OPT_13B.context_tokens  # a chunk that no prompt is longer than
 COLOCATED = tuple(
@@ -36,6 +37,25 @@ DISAGGREGATED = tuple(
     Layout(name=f"disaggregated {p}:{d}", prefills=p, decodes=d, chunk_tokens=WHOLE)
     for p, d in ((1, 3), (1, 2), (2, 2), (2, 1), (3, 1))
 )
+PLACED = Layout(  # as DistServe placed this model
+    name="disaggregated 1:1, prefill on 2",
+    prefills=1,
+    decodes=1,
+    chunk_tokens=WHOLE,
+    prefill_devices=2,
+)
+ON_TWO = Layout(  # what colocated workers may have, then
+    name="colocated, whole prompts, on 2",
+    prefills=0,
+    decodes=2,
+    chunk_tokens=WHOLE,
+    decode_devices=2,
+)
+PUBLISHED_RATES = (1.0, 2.0, 3.0)
+PUBLISHED = {  # measured by DistServe's authors: OPT-13B, ShareGPT, 0.2 s and 0.1 s
+    "vLLM, published": (Sample(1.0, 0.970), Sample(2.0, 0.528)),
+    "DistServe, published": (Sample(2.0, 0.993), Sample(3.0, 0.830)),
+}
 LEAST_GAIN = 1.5  # times colocated, under the strict SLO
 LEAST_LOSS = 0.95  # times colocated, at most, where that wins
 FEWEST_CELLS = 3  # of the grid, to be a region
@@ -134,19 +154,28 @@ def _sweep(workload: Workload, options: argparse.Namespace) -> Sweep:
     ratio, highest = (2.0, 2.0) if options.quick else (1.3, 6.0)
     n = 1 + int(np.log(highest / options.lowest) / np.log(ratio))
     rates = [float(f"{options.lowest * ratio**i:.3g}") for i in range(n)]
-    least = Length(20, 5.0) if options.quick else Length(options.requests, options.seconds)
+    least = Length(8, 1.0) if options.quick else Length(options.requests, options.seconds)
     sweep = Sweep(hardware, workload, rates=rates, least=least, seed=options.seed)
     for layout in (*COLOCATED, *DISAGGREGATED):
         sweep.climb(layout, GRIDS[workload.name].loosest)
     return sweep
 
 
-def _draw(sweep: Sweep, compared: Sequence[Compared], path: Path) -> None:
-    """DistServe's figures 8 and 9."""
+def _placed(sweep: Sweep, slo: Slo) -> dict[str, list[float]]:
+    """Attainment at the rates that were published, one device a worker and two."""
+    return {
+        layout.name: [sweep.seen(layout, rate).attainment(*slo) for rate in PUBLISHED_RATES]
+        for layout in (COLOCATED[0], ON_TWO, PLACED)
+    }
+
+
+def _draw(sweep: Sweep, compared: Sequence[Compared], also: Sequence[Layout], path: Path) -> None:
+    """DistServe's figures 8 and 9. `also`: layouts that are shown beside what was published."""
     names = {COLOCATED[0].name}
     for one in compared:
         names |= {one.colocated, one.disaggregated}
     layouts = [one for one in (*COLOCATED, *DISAGGREGATED) if one.name in names]
+    layouts += also
     published = compared[0].slo
     best = max(compared[0].colocated_rate, compared[0].disaggregated_rate)
     rate = max((r for r in sweep.rates if r <= best / 2), default=sweep.rates[0])
@@ -162,6 +191,7 @@ def _draw(sweep: Sweep, compared: Sequence[Compared], path: Path) -> None:
         target=TARGET,
         titles=(_said(published), f"at {rate:g} requests/s per device"),
         path=path,
+        marks=PUBLISHED if also else {},
     )
 
 
@@ -187,6 +217,11 @@ def _json(one: Compared) -> dict[str, object]:
     }
 
 
+def _finite(found: NDArray[np.float64]) -> list[list[float | None]]:
+    """For JSON; None: colocated keeps the SLO at no rate."""
+    return [[round(x, 3) if np.isfinite(x) else None for x in row] for row in found.tolist()]
+
+
 def main(argv: Sequence[str]) -> int:
     """Returns 1 where the claimed shape does not appear."""
     parser = argparse.ArgumentParser(prog="python -m bench.simulate.distserve")
@@ -210,10 +245,19 @@ def main(argv: Sequence[str]) -> int:
         compared = [compare(sweep, slo) for slo in slos]
         for one in compared:
             print(_row(workload, one), flush=True)
+        for layouts in (COLOCATED, DISAGGREGATED):  # how much they can do at all
+            sweep.bisected(layouts, grid.loosest)
         strict.append(compared[-1])
         maps[name] = (grid, ratios(sweep, grid))
         told[name] = [_json(one) for one in compared]
-        _draw(sweep, compared, options.out / f"distserve-{name}.png")
+        told[f"{name}_ratios"] = _finite(maps[name][1])
+        also: tuple[Layout, ...] = ()
+        if workload is CHAT:
+            told["placed"] = placed = _placed(sweep, slos[0])
+            for layout, shares in placed.items():
+                print(f"{layout:32} {' '.join(f'{100 * share:6.1f} %' for share in shares)}")
+            also = (PLACED,)
+        _draw(sweep, compared, also, options.out / f"distserve-{name}.png")
     plots.ratio_maps(
         {name: (grid.ttfts_s, grid.tpots_s, found) for name, (grid, found) in maps.items()},
         options.out / "colocated-wins.png",

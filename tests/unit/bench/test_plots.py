@@ -27,6 +27,7 @@ DRAWN: dict[str, Callable[[Path], None]] = {
         target=0.9,
         titles=("at one SLO", "at one rate"),
         path=path,
+        marks={"c": CURVE[:1]},
     ),
     "ratios": lambda path: plots.ratio_maps(
         {
