@@ -9,6 +9,7 @@ U rows whose token is not read yet.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -165,7 +166,7 @@ def pack(pieces: list[Piece], page_tokens: int) -> dict[str, NDArray[np.int64] |
     for b, piece in enumerate(pieces):
         piece.first_row = int(start_B1[b])
         tables_BM[b, : n_pages[b]] = piece.pages[: n_pages[b]]
-    tokens_T = np.fromiter((t for p in pieces for t in p.tokens), np.int64, int(start_B1[-1]))
+    tokens_T = np.fromiter(chain.from_iterable([p.tokens for p in pieces]), np.int64, sum(counts))
     row_B = np.repeat(np.arange(len(pieces)), counts)
     offset_T = np.arange(len(tokens_T)) - start_B1[:-1][row_B]
     positions_T = np.array([p.start for p in pieces], np.int64)[row_B] + offset_T
