@@ -16,6 +16,7 @@ from bench.simulate.plan_task import Task
 from bench.simulate.planner import Found, Outcome, Point, Verified
 
 NEAR = 1.03  # rates that differ by less are one row
+FAR_OFF = 10  # points of attainment
 
 
 def text(task: Task, outcome: Outcome) -> str:
@@ -92,13 +93,19 @@ def _verified(task: Task, outcome: Outcome) -> list[str]:
     return [
         "",
         f"the best by the real schedulers, {outcome.n_requests} requests a run",
-        f"{'prefill:decode':>16} {'requests/s':>12} {'a device':>12} {'model off by':>14}",
+        f"{'prefill:decode':>16} {'requests/s':>12} {'not at':>12} {'a device':>12}"
+        f" {'model off by':>14}",
         *rows,
     ]
 
 
 def _rate(found: Found) -> str:
     return f"{'>' if found.is_bound else ''}{found.rate:.4g}"
+
+
+def _lost(found: Found) -> str:
+    lost = found.bracket.lost
+    return "-" if lost is None else f"{lost:.4g}"
 
 
 def _curve(outcome: Outcome) -> list[str]:
@@ -127,6 +134,12 @@ def _remarks(outcome: Outcome) -> list[str]:
         f"{b.cores.plan.name} before {a.cores.plan.name}: ratios that only the model has seen may "
         "be misjudged by as much"
         for a, b in outcome.reversed_pairs
+    ]
+    remarks += [
+        f"the fast model, which has chosen the limits of {one.cores.plan.name}, is off by up to "
+        f"{one.error:.0f} points there: others may do better"
+        for one in outcome.verified
+        if one.error > FAR_OFF
     ]
     if any(one.cores.is_bound for one in outcome.verified):
         remarks.append(
