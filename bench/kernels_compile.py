@@ -26,7 +26,7 @@ from triton.runtime import JITFunction
 
 from common.kernels.paged import KVLayer, PageGeometry, Scratch
 from common.kernels.triton import activation, decode, norms, pages, prefill, rope
-from common.kernels.triton.configs import prefill_tile
+from common.kernels.triton.configs import decode_tile, prefill_tile
 from common.kernels.triton.launch import Launch
 from common.kernels.triton.rows import DeviceRows
 
@@ -112,18 +112,21 @@ class Compiled:
     newest_tensor_core: int  # of the kind that this chip brought
     wide_accesses: int
 
-    def most_shared_bytes(self) -> int:
-        limit = SHARED_LIMITS_BYTES[self.chip]
-        return min(limit, MAX_DECODE_SHARED_BYTES) if "decode" in self.kernel else limit
-
-    def faults(self) -> list[str]:
-        """What must not be, for people."""
+    def misfits(self) -> list[str]:
+        """Why it would run badly on that chip, or not at all; for people."""
         found: list[str] = []
         if self.spilled_bytes:
             found.append(f"spills {self.spilled_bytes} bytes")
+        if self.shared_bytes > SHARED_LIMITS_BYTES[self.chip]:
+            found.append(f"{self.shared_bytes} bytes of shared memory")
+        return found
+
+    def faults(self) -> list[str]:
+        """What must not be in the tables that are checked in, for people."""
+        found = self.misfits()
         if self.registers > MAX_REGISTERS.get(self.kernel, MAX_REGISTERS_ELSEWHERE):
             found.append(f"{self.registers} registers")
-        if self.shared_bytes > self.most_shared_bytes():
+        if "decode" in self.kernel and self.shared_bytes > MAX_DECODE_SHARED_BYTES:
             found.append(f"{self.shared_bytes} bytes of shared memory")
         if self.kernel == "prefill attention" and not self.newest_tensor_core:
             found.append(f"no {TENSOR_CORE[self.chip]}")
@@ -169,12 +172,12 @@ def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> di
     cos_sin = torch.empty((64, shape.head_dim), dtype=torch.float32, device=META)
     at = integers(n_rows, of=torch.int64)
     pool = torch.empty((8, layer.geometry.stride * dtype.itemsize), dtype=torch.uint8, device=META)
-    attend, merging = decode.launches(out, layer, on_device, chip, out)
-    tile = prefill_tile(dtype, chip, shape.head_dim)
+    one_row, many_rows = (of(dtype, chip, shape.head_dim) for of in (decode_tile, prefill_tile))
+    attend, merging = decode.launches(out, layer, on_device, one_row, out)
     return {
         "decode attention": attend,
         "decode merge": merging,
-        "prefill attention": prefill.launch(out, layer, on_device, tile, out),
+        "prefill attention": prefill.launch(out, layer, on_device, many_rows, out),
         "rope and write": rope.launch(q, k, v, cos_sin, at, at, layer, out),
         "rms norm": norms.launch(hidden, None, weight, 1e-5, hidden),
         "add, rms norm": norms.launch(hidden, hidden, weight, 1e-5, hidden),
@@ -299,7 +302,8 @@ def main() -> int:
     """Exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--compile-only", action="store_true", required=True)
-    parser.add_argument("--chips", nargs="+", type=int, default=list(SHARED_LIMITS_BYTES))
+    chips = list(SHARED_LIMITS_BYTES)
+    parser.add_argument("--chips", nargs="+", type=int, default=chips, choices=chips)
     parser.add_argument("--models", nargs="+", metavar="NAME", help="beginnings of their names")
     options = parser.parse_args()
     if knobs.runtime.interpret:

@@ -33,6 +33,7 @@ PREFILL = {
     80: {64: Tile(128, 64, 8, 5), 128: Tile(128, 32, 8, 5), 256: Tile(64, 32, 8, 5)},
     90: {64: Tile(128, 64, 8, 5), 128: Tile(128, 64, 8, 5), 256: Tile(64, 32, 4, 5)},
 }
+PREFILL[120] = PREFILL[80]  # 99 KiB of shared memory a block
 EXACT = {64: Tile(16, 32, 4, 1), 128: Tile(16, 32, 8, 1), 256: Tile(16, 16, 8, 1)}
 DECODE_SPLITS = {64: 256, 256: 512}  # keys, by sequences times KV heads, up to how many
 DECODE_SPLIT = 1024  # beyond

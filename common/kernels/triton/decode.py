@@ -14,20 +14,19 @@ from torch import Tensor
 
 from common.kernels.paged import KVLayer
 from common.kernels.triton.attention_block import SOME_SEEN, attend_keys, merge
-from common.kernels.triton.configs import decode_split, decode_tile
+from common.kernels.triton.configs import Tile, decode_split
 from common.kernels.triton.launch import Launch, power_of_2
 from common.kernels.triton.rows import DeviceRows
 
 
 def launches(
-    q_TND: Tensor, layer: KVLayer, rows: DeviceRows, chip: int, out_TND: Tensor
+    q_TND: Tensor, layer: KVLayer, rows: DeviceRows, tile: Tile, out_TND: Tensor
 ) -> tuple[Launch, Launch]:
     """The parts, then their merge: the rows of `rows.single_I`. q and out are contiguous."""
     n_heads, head_dim = q_TND.shape[1:]
     geometry = layer.geometry
     n_kv_heads, n_items = geometry.n_kv_heads, len(rows.single_I)
     n_rep = n_heads // n_kv_heads
-    tile = decode_tile(q_TND.dtype, chip, head_dim)
     split = decode_split(q_TND.dtype, n_items * n_kv_heads, n_rep)
     n_splits = triton.cdiv(rows.longest_keys, split)
     parts = torch.empty(

@@ -9,7 +9,7 @@ from common.kernels.paged import KVLayer
 from common.kernels.triton import decode, prefill
 from common.kernels.triton.activation import silu_mul
 from common.kernels.triton.choice import chip_of
-from common.kernels.triton.configs import prefill_tile
+from common.kernels.triton.configs import decode_tile, prefill_tile
 from common.kernels.triton.norms import add_rms_norm, rms_norm
 from common.kernels.triton.rope import rope_and_write
 
@@ -26,7 +26,8 @@ def attend(q_TND: Tensor, layer: KVLayer, rows: AttentionRows) -> Tensor:
     if len(on_device.tile_X2):
         prefill.launch(q_TND, layer, on_device, tile, out_TND).run()
     if len(on_device.single_I):
-        for launch in decode.launches(q_TND, layer, on_device, chip, out_TND):
+        tile = decode_tile(q_TND.dtype, chip, q_TND.shape[2])
+        for launch in decode.launches(q_TND, layer, on_device, tile, out_TND):
             launch.run()
     return out_TND
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton", reason="needs Triton")
+pytest.importorskip("triton", "3.7", "needs Triton, from 3.7 on")
 
 from bench.kernels_compile import Compiled
 
