@@ -5,6 +5,7 @@ and copies cost there. Virtual time: the same asks, shape and seed give the same
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from random import Random
 
 import numpy as np
@@ -21,7 +22,7 @@ from launch.gateway.fleet import Router
 
 BEGINS_AT_S = 0.5  # by then everybody has met, and told what it has
 LOADS_EVERY_S = 0.05
-HEARTBEAT_S = 3600.0  # nothing is lost here, so nobody needs one
+HEARTBEAT_S = inf  # nothing is lost here, so nobody needs one
 
 
 @dataclass(frozen=True, kw_only=True)

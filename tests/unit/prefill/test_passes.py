@@ -228,7 +228,7 @@ def test_snapshots_tell_load_and_prefixes() -> None:
     assert told.queued_tokens == 1 + 9  # beyond what the running pass adds
     assert len(told.stored) == 1
     assert told.free_pages == 13
-    assert (told.step_s, told.tokens_per_s) == (0.1, pytest.approx(40.0))
+    assert (told.step_s, told.tokens_per_s) == (0.1, 0.0)  # so few rows tell no rate
 
 
 def test_load_is_not_counted_more_often_than_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
