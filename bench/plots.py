@@ -113,7 +113,8 @@ def ratio_maps(
         colours = np.log2(np.clip(np.where(np.isnan(ratios), 1.0, ratios), 0.5, 2.0))
         axes.imshow(colours, cmap="PuOr", vmin=-1, vmax=1, origin="lower", aspect="auto")
         for (row, column), ratio in np.ndenumerate(ratios):
-            axes.text(column, row, _times(ratio), ha="center", va="center", fontsize="small")
+            colour = "white" if abs(colours[row, column]) > 0.7 else "black"
+            axes.text(column, row, _times(ratio), ha="center", va="center", color=colour)
         axes.set_xticks(range(len(tpots_s)), [f"{1e3 * tpot_s:g}" for tpot_s in tpots_s])
         axes.set_yticks(range(len(ttfts_s)), [f"{ttft_s:g}" for ttft_s in ttfts_s])
         axes.set_xlabel("TPOT limit (ms)")

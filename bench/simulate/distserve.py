@@ -115,13 +115,14 @@ def _ratio(one: float, other: float) -> float:
 
 def compare(sweep: Sweep, slo: Slo) -> Compared:
     """To within the tolerance of a bisected rate."""
+    whole = sweep.bisected(COLOCATED[:1], slo)
     colocated = sweep.bisected(COLOCATED, slo)
     disaggregated = sweep.bisected(DISAGGREGATED, slo)
     return Compared(
         slo=slo,
         colocated=colocated.name,
         colocated_rate=sweep.goodput(colocated, slo),
-        whole_rate=sweep.goodput(sweep.bisected(COLOCATED[:1], slo), slo),
+        whole_rate=sweep.goodput(whole, slo),
         disaggregated=disaggregated.name,
         disaggregated_rate=sweep.goodput(disaggregated, slo),
     )
