@@ -22,7 +22,7 @@ import msgspec
 from common.ids import HostId, InstanceId, PageHash, PageId, Role, TransferId
 from common.params import FinishReason, SamplingParams, TokenLogprob
 
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 class Message(
@@ -191,6 +191,7 @@ class Prefill(Message, frozen=True, kw_only=True):
     decode_cached_tokens: int = 0  # hint: what `decode` probably holds already
     deadline_s: float | None = None  # from here to the first token, where an SLO states one
     refuse_if_late: bool = False  # no answer was promised yet: refuse what would miss `deadline_s`
+    alone: bool = False  # passes that it was in have failed: nobody shares its next ones
 
 
 class Expect(Message, frozen=True, kw_only=True):
@@ -205,6 +206,7 @@ class Expect(Message, frozen=True, kw_only=True):
     salt: str = ""
     deadline_s: float | None = None  # as in `Prefill`: for a worker that runs the prompt itself
     refuse_if_late: bool = False  # the same
+    alone: bool = False  # as in `Prefill`
     tpot_s: float | None = None  # mean seconds between two tokens that the request asks for
 
 
@@ -341,6 +343,7 @@ class Failed(Message, frozen=True, kw_only=True):
     kind: FailureKind
     detail: str
     peer: InstanceId | None = None
+    alone: bool = False  # COMPUTE: nobody shared the pass
 
 
 class Snapshot(Message, frozen=True, kw_only=True):

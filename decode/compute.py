@@ -25,6 +25,7 @@ from decode.scheduler import (
     Loss,
     Ready,
     Refusal,
+    apart,
     first_short,
     pages_ahead,
     tightest_s,
@@ -71,6 +72,7 @@ class Compute:
         self.short = False  # of pages, in the last pass: somebody may have to give way
         most_repeats = 1 if options.plan_ahead else options.most_repeats
         self._repeats = Repeats(most_repeats, limits, holds.pool)
+        self._was_alone = False  # the last pass was of one transfer that shares none
         self._n_changes = 0  # of who is active, as the last pass was composed
         self._pace = Pace()
         self._limits = limits
@@ -133,9 +135,17 @@ class Compute:
         self.short = False
         self._look_ahead(ahead=ahead)
         ready = [(s, gap) for s in self.holds.active if (gap := self._ready_gap(s))]
-        if not ready:
-            self.holds.claims.parked = ()  # who was has left
-            return None
+        for sharing in apart(ready, others_next=self._was_alone):
+            draft = self._draft(sharing, credit, step, ahead=ahead)
+            if draft.rows:
+                self._was_alone = sharing[0][0].transfer.request.alone
+                return self._pass(draft, credit, len(sharing))
+        return None
+
+    def _draft(
+        self, ready: Sequence[Ready], credit: Mapping[InstanceId, int], step: StepId, *, ahead: bool
+    ) -> _Draft:
+        """A pass over as many of them as can go on; its pages are taken."""
         chosen = turns(ready, credit, self._budget_of(ready))
         self.holds.claims.parked = chosen.parked
         room = self.holds.claims.room()
@@ -145,19 +155,19 @@ class Compute:
             goes_on = sample.table.n_unread or sample.gap == 1
             if not sample.waiting and (goes_on or not self._is_coming(sample)):
                 self._enter(draft, sample, n_tokens)
-        if not draft.rows:
-            return None
+        return draft
+
+    def _pass(self, draft: _Draft, credit: Mapping[InstanceId, int], n_ready: int) -> Pass:
         self.n_passes += 1
         self._n_changes = self.holds.n_changes
         repeats = 1
-        if self._is_settled(draft, len(ready)):
+        if self._is_settled(draft, n_ready):
             repeats = self._repeats.plan(draft.rows, credit, draft.spare)
-        work = build(
-            step, draft.rows, draft.copies, self.holds.tables, self._limits.page_tokens, repeats
-        )
+        tables, page_tokens = self.holds.tables, self._limits.page_tokens
+        work = build(draft.step, draft.rows, draft.copies, tables, page_tokens, repeats)
         for row in draft.rows:
             table = row.table
-            table.step = step
+            table.step = draft.step
             table.n_ahead += row.end - row.start
             table.n_unread += bool(row.draws)
         return work

@@ -318,9 +318,7 @@ class DecodeCore:
             for sample in self._compute.commit(work, event.result):
                 self._say(sample)
         else:  # what it wrote was not published, and is not going to be
-            for row in work.rows:
-                if row.is_live:
-                    self._transfers.fail(row.sample.transfer, FailureKind.COMPUTE, event.detail)
+            self._transfers.fail_pass(work, event.detail)
         self._pool.fence_final(step_fence(event.step))
 
     def _say(self, sample: Sample) -> None:

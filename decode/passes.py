@@ -41,6 +41,11 @@ class Pass:
     rows: tuple[Row, ...]
     plan: PassPlan
 
+    @property
+    def is_shared(self) -> bool:
+        """By several transfers."""
+        return len({row.sample.transfer.key for row in self.rows}) > 1
+
 
 def build(
     step: StepId,

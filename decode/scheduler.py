@@ -9,7 +9,7 @@ until they have ended.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.ids import InstanceId
@@ -130,6 +130,26 @@ class Turns:
 
 Ready = tuple[Sample, int]
 """Who can go on, and its gap (see `Sample.gap`)."""
+
+
+def apart(ready: Sequence[Ready], *, others_next: bool) -> Iterator[Sequence[Ready]]:
+    """Those that may share a pass, in the order in which to try.
+
+    A transfer that is to be alone takes turns with all the others; of several, the one that has
+    said least.
+    """
+    alone = [(sample, gap) for sample, gap in ready if sample.transfer.request.alone]
+    if not alone:
+        yield ready
+        return
+    others = [(sample, gap) for sample, gap in ready if not sample.transfer.request.alone]
+    if others and others_next:
+        yield others
+    alone.sort(key=lambda each: len(each[0].outputs) - each[0].first_index)  # stable: oldest first
+    for transfer in dict.fromkeys(sample.transfer for sample, _ in alone):
+        yield [(sample, gap) for sample, gap in ready if sample.transfer is transfer]
+    if others and not others_next:
+        yield others
 
 
 def turns(ready: Sequence[Ready], credit: Mapping[InstanceId, int], room: "Budget") -> Turns:

@@ -11,6 +11,7 @@ from common.messages import Expect, Failed, FailureKind
 from decode.compute import Compute
 from decode.intake import Intake
 from decode.outgoing import Outgoing
+from decode.passes import Pass
 from decode.state import Event, Key, Phase, Transfer
 
 
@@ -67,7 +68,16 @@ class Transfers:
         self._free(transfer)
         self._outgoing.note(transfer, "decoding_end", tokens=_n_new(transfer))
 
-    def fail(self, transfer: Transfer, kind: FailureKind, detail: str) -> None:
+    def fail_pass(self, work: Pass, detail: str) -> None:
+        """It raised: of all that were in it, one may be to blame."""
+        alone = not work.is_shared
+        for row in work.rows:
+            if row.is_live:
+                self.fail(row.sample.transfer, FailureKind.COMPUTE, detail, alone=alone)
+
+    def fail(
+        self, transfer: Transfer, kind: FailureKind, detail: str, *, alone: bool = False
+    ) -> None:
         """This attempt cannot go on here. The gateway is told again until its End."""
         prefill = transfer.request.prefill
         transfer.on(Event.BROKEN)
@@ -77,6 +87,7 @@ class Transfers:
             kind=kind,
             detail=detail,
             peer=None if prefill is None or kind is FailureKind.COMPUTE else prefill.instance,
+            alone=alone,
         )
         self._free(transfer)
         self._outgoing.note(transfer, "failed", kind=kind, detail=detail)

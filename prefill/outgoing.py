@@ -63,6 +63,7 @@ def failed(prompt: Prompt) -> Failed:
         attempt=prompt.attempt,
         kind=FailureKind.COMPUTE,
         detail=prompt.failure,
+        alone=prompt.failed_alone,
     )
 
 

@@ -171,6 +171,6 @@ class Passes:
         else:
             live = [c.prompt for c in running.chunks if c.prompt.phase is Phase.RUNNING]
             for prompt in live:
-                prompt.step = None
+                prompt.step, prompt.failed_alone = None, len(running.chunks) == 1
         self._compute.pool.fence_final(step_fence(event.step))
         return live

@@ -7,7 +7,7 @@ passes a long document, and the document, growing overdue, cannot be passed for 
 the document a pass computes while questions with a stated TTFT come is `prefill.pace`'s to say.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import inf
@@ -102,12 +102,32 @@ def plan(queue: Sequence[Prompt], room: Room, may_start: MayStart) -> tuple[Chun
     pages, and if it finds none, nobody starts. (One that decode has not accepted must not stand
     before one that it has: decode may wait for the latter before it accepts the former.)
     """
+    for sharing in _sharing(queue):
+        chunks = _plan(queue, sharing, room, may_start)
+        if chunks:
+            return chunks
+    return ()
+
+
+def _sharing(queue: Sequence[Prompt]) -> Iterator[Sequence[Prompt]]:
+    """Those that may be in one pass, in the order in which to try: a prompt that is to be alone has
+    a pass of its own when it is its turn, or when the others cannot run."""
+    alone = [p for p in queue if p.request.alone and p.phase in TO_COMPUTE]
+    if alone and next(p for p in queue if p.phase in TO_COMPUTE) is alone[0]:
+        yield alone[:1]
+    yield [p for p in queue if not p.request.alone] if alone else queue
+    yield from ([prompt] for prompt in alone)
+
+
+def _plan(
+    queue: Sequence[Prompt], sharing: Sequence[Prompt], room: Room, may_start: MayStart
+) -> tuple[Chunk, ...]:
     starts = _Starts(room, may_start)
     for prompt in _owed(queue, room.owed_at):
         starts.keep(prompt)
     chunks: list[Chunk] = []
     budget = _Budget(room)
-    for prompt in queue:
+    for prompt in sharing:
         if budget.left <= 0 or len(chunks) == room.max_num_seqs:
             break
         size = budget.most(prompt)

@@ -87,6 +87,7 @@ class Prompt:
     handed: tuple[HandedToken, ...] = ()  # the first tokens, once drawn
     scored: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     failure: str = ""  # why it failed
+    failed_alone: bool = False  # in a pass that nobody shared
     seen_behind: bool = False  # the gateway listed too low an index once already
 
     @property

@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.simulate.laws import require
-from bench.simulate.model import EXACT, drawn_logprob, hashed, next_token, prompt_logprob
+from bench.simulate.model import (
+    EXACT,
+    POISON,
+    SLOW_POISON,
+    drawn_logprob,
+    hashed,
+    next_token,
+    prompt_logprob,
+)
 from common.engine.plan import Drawn, PassPlan, PassResult, filled
 from common.ids import PageHash, PageId
 from common.kv.pages import PagePool
@@ -45,7 +53,11 @@ class Device:
         self.slots.reshape(-1)[plan.slots_T[:written]] = plan.tokens_T[:written]
 
     def can_finish(self, plan: PassPlan) -> bool:
-        """The pass before has drawn what this one reads."""
+        """The pass before has drawn what this one reads; and nothing in it is poison."""
+        if POISON in plan.tokens_T or any(
+            draw.index and SLOW_POISON in draw.prompt for draw in plan.draws
+        ):
+            return False
         return self._drawn != () or not len(plan.unread_rows_U)
 
     def finish(self, plan: PassPlan) -> PassResult:

@@ -18,6 +18,8 @@ from launch.gateway.transfers import Generate, RequestId
 
 VOCABULARY = 1000
 END_TOKENS = tuple(range(0, VOCABULARY, 20))  # one draw in 20, where a request has them
+POISON = VOCABULARY  # no pass survives this token
+SLOW_POISON = VOCABULARY + 1  # nor does one that decodes an answer to a prompt with this one
 EXACT = 0  # the attempt of those that all round alike
 
 

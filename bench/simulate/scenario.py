@@ -8,7 +8,7 @@ from random import Random
 from bench.simulate.client import Client
 from bench.simulate.cluster import Cluster
 from bench.simulate.laws import require
-from bench.simulate.model import Wants
+from bench.simulate.model import POISON, SLOW_POISON, Wants
 from bench.simulate.process import Watch
 from bench.simulate.shape import Shape, Weather
 from bench.simulate.workload import full_house, workload
@@ -21,6 +21,7 @@ EVERYTHING = Wants.ENDS | Wants.LOGPROBS | Wants.SCORES
 LOST_AFTER_S = 3.0  # heartbeats come once a second or more often
 DISAGGREGATE: tuple[Disaggregate, ...] = ("auto", "always", "always", "never")
 REUSE_SHARE, SCARCE_SHARE = 0.4, 0.15  # of scenarios: see `_reuse` and `_scarce`
+POISONS = (POISON, SLOW_POISON)
 PATIENCE_S = 40.0  # of clients, once the weather is fair: pauses and delays may last 5 s more
 
 
@@ -38,6 +39,7 @@ class Scenario:
     quits: float  # share of clients that leave
     stops: float  # share of clients that stop a sample
     leave_s: float  # at most, from asking to either
+    poison: int | None = None  # a token of one prompt, that fails passes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,7 @@ def scenario(seed: int) -> Scenario:
         stops=draw.choice((0.0, 0.0, 0.3)),
         leave_s=draw.choice((0.2, 1.0)),
     )
+    drawn = replace(drawn, poison=Random(f"poison {seed}").choice((*POISONS, *[None] * 8)))
     kind = draw.random()
     if kind < REUSE_SHARE:
         return _reuse(drawn)
@@ -179,6 +182,8 @@ def live(what: Scenario, watches: Sequence[Watch] = ()) -> Outcome:
         requests = full_house(what.seed, shape, n)
     else:
         requests = workload(what.seed, shape, n, wants=EVERYTHING, most_outputs=what.most_outputs)
+    if what.poison is not None:
+        requests[0] = replace(requests[0], prompt=(*requests[0].prompt[:-1], what.poison))
     clients = _send(cluster, requests, what)
     cluster.clock.at(what.storm_s, cluster.network.heal)
     cluster.run(what.storm_s)
@@ -225,7 +230,8 @@ def _check(client: Client, weather: Weather) -> None:
     require(client.over, f"{name} waits for ever")
     if error is None:
         return
-    if isinstance(error, PeerError) and weather.raised:
+    is_poison = client.request.prompt[-1] in POISONS
+    if isinstance(error, PeerError) and (weather.raised or is_poison):
         return  # passes raised, again and again
     if not isinstance(error, Overloaded):
         raise InvariantBroken(f"{name} is told {error!r}") from error

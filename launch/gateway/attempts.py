@@ -320,7 +320,7 @@ class Attempts:
             other.attempt = transfer.attempt  # recovering, not new
             other.troubled_since, other.retry_at = transfer.troubled_since, transfer.retry_at
             other.failures, other.trouble = transfer.failures, transfer.trouble
-            other.compute_failures, other.avoid = transfer.compute_failures, transfer.avoid
+            other.suspicions, other.avoid = transfer.suspicions, transfer.avoid
 
     def check(self) -> None:
         """Raise InvariantBroken unless the indexes say what the transfers say."""

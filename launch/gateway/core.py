@@ -45,7 +45,6 @@ from launch.gateway.fleet import Fleet
 from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfer
 
 ACK_EVERY_S = 0.05
-MAX_COMPUTE_FAILURES = 3
 
 
 class GatewayCore:
@@ -206,10 +205,11 @@ class GatewayCore:
             self.fleet.bar(failed.peer, sender, now)
         if failed.kind is FailureKind.COMPUTE:
             avoid = frozenset({sender})  # the request is to blame, or the worker
-            transfer.compute_failures += 1
-        if transfer.compute_failures == MAX_COMPUTE_FAILURES:
-            self._attempts.reject(transfer, PeerError(f"the model's pass failed: {failed.detail}"))
-            return
+            if failed.alone and transfer.is_suspect:
+                error = PeerError(f"the model's pass failed: {failed.detail}")
+                self._attempts.reject(transfer, error)
+                return
+            transfer.suspect()
         self._attempts.again(transfer, now, f"{failed.kind}: {failed.detail}", avoid)
 
     def _gone(self, sender: InstanceId, transfer: Transfer | None, now: float) -> None:
@@ -238,6 +238,7 @@ class GatewayCore:
             if handed and not self._awaits_scores(transfer):
                 self._attempts.forget_prefill(transfer)  # decode pulls on from its memory, or
             else:  # will say that it failed
+                transfer.suspect()
                 self._attempts.again(transfer, now, f"lost {instance}")
 
     def _digest(self, sender: InstanceId, heartbeat: Heartbeat, now: float) -> None:
@@ -300,7 +301,8 @@ class GatewayCore:
         if fresh and sample.over:
             sample.n_unwanted += len(fresh)
         elif fresh:
-            transfer.troubled_since, transfer.failures, transfer.compute_failures = None, 0, 0
+            transfer.troubled_since, transfer.failures = None, 0
+            transfer.well(len(fresh))
             self._deliver(transfer, sample, run, fresh)
         self._acks[sender][run.transfer, run.sample] = Ack(
             run.transfer, run.attempt, run.sample, sample.n_had

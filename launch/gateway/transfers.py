@@ -10,6 +10,8 @@ from common.messages import Expect, Peer, Prefill, Refused, Resume, TokenRun
 from common.params import FinishReason, SamplingParams
 
 RETRY_MIN_S = 1.0
+SUSPECT_AFTER = 2  # failures of what it was computed by: whoever is to blame is in each of them
+CLEARED_AFTER_TOKENS = 16  # more than whoever fails at every pass of decode gets from prefill
 
 RequestId = NewType("RequestId", str)
 """One prompt of one client's request: `cmpl-…-0`. Shown in logs; never on the wire to workers."""
@@ -91,7 +93,8 @@ class Transfer:
     )
     troubled_since: float | None = None  # a failure, or no workers; without progress since
     failures: int = 0  # without progress since
-    compute_failures: int = 0  # of these, passes that raised
+    suspicions: int = 0  # workers that died and passes that raised while it was there, of late
+    n_fresh: int = 0  # outputs since the last of these
     retry_at: float | None = None  # when UNROUTED: try again
     trouble: str = "no workers are ready"  # the last failure, for whoever gives up
     avoid: frozenset[InstanceId] = frozenset()  # have refused it since it was last taken
@@ -111,6 +114,22 @@ class Transfer:
     @property
     def over(self) -> bool:
         return not self.live()
+
+    @property
+    def is_suspect(self) -> bool:
+        """It may be what fails passes: it shares them with nobody."""
+        return self.suspicions >= SUSPECT_AFTER
+
+    def suspect(self) -> None:
+        """A pass raised, or a worker died, and it was there; as others were, perhaps."""
+        self.suspicions += 1
+        self.n_fresh = 0
+
+    def well(self, n_fresh: int) -> None:
+        """It has so many more outputs."""
+        self.n_fresh += n_fresh
+        if self.n_fresh >= CLEARED_AFTER_TOKENS:
+            self.suspicions = 0
 
     def live(self) -> list[Sample]:
         return [sample for sample in self.samples if not sample.over]
@@ -140,6 +159,7 @@ class Transfer:
             decode_cached_tokens=self.decode_cached_tokens,
             deadline_s=self.deadline_s,
             refuse_if_late=self.refuse_if_late,
+            alone=self.is_suspect,
         )
 
     def expect_message(self) -> Expect:
@@ -154,5 +174,6 @@ class Transfer:
             salt=self.generate.salt,
             deadline_s=self.deadline_s,
             refuse_if_late=self.refuse_if_late,
+            alone=self.is_suspect,
             tpot_s=self.generate.slo.tpot_s,
         )

@@ -106,7 +106,9 @@ def test_a_pass_that_raised_fails_what_was_in_it() -> None:
     bench.hear(expect(prefill=None))
     bench.hear(expect(9, transfer="u", prefill=None))
     bench.raised("out of memory")
-    failed = Failed(transfer=T, attempt=1, kind=FailureKind.COMPUTE, detail="out of memory")
+    failed = Failed(
+        transfer=T, attempt=1, kind=FailureKind.COMPUTE, detail="out of memory", alone=True
+    )
     assert bench.said(Failed, G) == [failed]
     assert bench.pool.lookup(hashes(9)[0]) is None  # what it wrote is not to be trusted
     assert bench.plan.tokens_T.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -1,10 +1,11 @@
 from itertools import pairwise
 
 import numpy as np
+from msgspec import structs
 
 from common.engine.events import Launch, Note
 from common.engine.plan import Draw, Drawn, PassResult, ScorePrompt
-from common.messages import Resume, TokenRun
+from common.messages import Failed, Resume, TokenRun
 from common.params import FinishReason, TokenLogprob
 from tests.unit.decode.builders import Bench, Blind, T, U, ended, expect, run
 
@@ -295,3 +296,28 @@ def test_more_samples_than_the_pool_can_hold_at_once_all_end() -> None:
     assert said == {n: [60 + n] * 6 for n in range(12)}
     bench.hear(ended())
     assert bench.core.idle
+
+
+def test_who_is_to_be_alone_takes_turns_with_all_the_others() -> None:
+    bench = Bench()
+    bench.hear(expect((1, 1), transfer="a", prefill=None, max_tokens=9))
+    suspect = structs.replace(
+        expect((2, 2), transfer="b", prefill=None, max_tokens=9, samples=2), alone=True
+    )
+    bench.hear(suspect, expect((3, 3), transfer="c", prefill=None, max_tokens=9))
+    seen: list[set[str]] = []
+    for _ in range(6):
+        seen.append({str(draw.transfer) for draw in bench.plan.draws})
+        bench.done(*(50 for _ in bench.plan.draws))
+    assert seen == [{"a"}, {"b"}, {"a", "c"}, {"b"}, {"a", "c"}, {"b"}]
+    assert len(bench.plan.draws) == 2
+
+
+def test_a_failure_says_whether_somebody_shared_the_pass() -> None:
+    bench = Bench()
+    bench.hear(expect((1, 1), transfer="a", prefill=None))
+    bench.hear(expect((2, 2), transfer="b", prefill=None), expect((3, 3), prefill=None))
+    bench.raised("boom")
+    assert [failed.alone for failed in bench.said(Failed)] == [True]
+    bench.raised("boom")
+    assert [failed.alone for failed in bench.said(Failed)] == [False, False]

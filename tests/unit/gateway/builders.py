@@ -163,7 +163,8 @@ def refused(
 def failed(
     attempt: int = 1, kind: FailureKind = FailureKind.COMPUTE, prefill: InstanceId | None = None
 ) -> Failed:
-    return Failed(transfer=T, attempt=attempt, kind=kind, detail="why", peer=prefill)
+    alone = kind is FailureKind.COMPUTE
+    return Failed(transfer=T, attempt=attempt, kind=kind, detail="why", peer=prefill, alone=alone)
 
 
 def gone(transfer: str = T, attempt: int = 1) -> Gone:

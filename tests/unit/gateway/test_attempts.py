@@ -1,6 +1,7 @@
 """What a failure costs: another attempt with what the client has, never a token twice."""
 
 import pytest
+from msgspec import structs
 
 from common.errors import Overloaded, PeerError
 from common.messages import (
@@ -11,8 +12,8 @@ from common.messages import (
     Resume,
 )
 from launch.gateway.attempts import GatewayOptions
-from launch.gateway.core import MAX_COMPUTE_FAILURES
 from launch.gateway.fleet import BAR_S
+from launch.gateway.transfers import CLEARED_AFTER_TOKENS
 from tests.unit.gateway.builders import (
     D2,
     LENGTH,
@@ -169,18 +170,45 @@ def test_one_transfer_that_is_given_up_ends_the_whole_request() -> None:
 # --- failures --------------------------------------------------------------------------------
 
 
-def test_passes_that_raise_again_and_again_end_the_request() -> None:
+def test_who_fails_alone_after_two_failures_is_to_blame() -> None:
     bench = Bench()
     bench.submit()
-    for attempt in range(1, MAX_COMPUTE_FAILURES):
-        bench.hear(failed(attempt))
-        assert bench.error is None
-        bench.tick(1.0)
-    bench.hear(failed(MAX_COMPUTE_FAILURES))
+    bench.hear(failed(1))
+    assert not bench.expect.alone
+    assert not bench.prefill.alone
+    bench.hear(failed(2))
+    bench.tick(1.0)
+    assert bench.expect.alone
+    assert bench.prefill.alone
+    bench.hear(failed(3))
     assert isinstance(bench.error, PeerError)
     assert str(bench.error) == "the model's pass failed: why"
     assert bench.notes == ["failed"]
     assert bench.core.idle
+
+
+def test_who_fails_beside_others_is_not_to_blame() -> None:
+    bench = Bench()
+    bench.submit()
+    for attempt in range(1, 6):
+        bench.hear(structs.replace(failed(attempt), alone=False))
+        assert bench.error is None
+        bench.tick(1.0)
+
+
+def test_whoever_was_there_when_workers_died_is_suspect_until_it_has_been_well() -> None:
+    bench = Bench()
+    handed(bench, 50)
+    for attempt, alone in ((2, False), (3, True)):
+        bench.down(D)
+        bench.tick(1.0)
+        bench.up(D)
+        assert (bench.expect.attempt, bench.expect.alone) == (attempt, alone)
+    bench.hear(tokens(run(1, *range(60, 60 + CLEARED_AFTER_TOKENS), attempt=3)))
+    bench.down(D)
+    bench.tick(1.0)
+    bench.up(D)
+    assert (bench.expect.attempt, bench.expect.alone) == (4, False)
 
 
 def test_only_passes_that_raise_count_to_that_bound() -> None:

@@ -212,6 +212,7 @@ def test_a_pass_that_keeps_failing_ends_the_answer_in_words(smollm2: TextModel) 
                     attempt=expect.attempt,
                     kind=FailureKind.COMPUTE,
                     detail="boom",
+                    alone=True,
                 )
                 assert served.worker.gateway is not None
                 served.worker.links.send(served.worker.gateway, message, 0.0)

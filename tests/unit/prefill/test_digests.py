@@ -134,7 +134,7 @@ def test_a_failure_is_told_again_until_the_end() -> None:
     bench = Bench()
     bench.hear(prefill(3))
     bench.raised("no memory")
-    failed = Failed(transfer=T, attempt=1, kind=FailureKind.COMPUTE, detail="no memory")
+    failed = Failed(transfer=T, attempt=1, kind=FailureKind.COMPUTE, detail="no memory", alone=True)
     assert bench.said(Failed, G) == [failed]
     bench.hear(listing((T, 1, WAITING)))
     assert bench.said(Failed, G) == [failed]

@@ -82,6 +82,26 @@ def test_a_running_prompt_goes_on_where_it_is() -> None:
     assert ends([running("a", 90, 80)]) == [("a", 90)]
 
 
+def alone(made: Prompt) -> Prompt:
+    made.request = structs.replace(made.request, alone=True)
+    return made
+
+
+def test_who_is_to_be_alone_has_a_pass_of_its_own_when_it_is_its_turn() -> None:
+    queue = [prompt("a"), alone(prompt("b")), prompt("c"), alone(prompt("d"))]
+    assert ends(queue) == [("a", 30), ("c", 30)]
+    assert ends(queue[1:]) == [("b", 30)]
+    computed = running("a", 30, 30)
+    computed.phase = Phase.COMPUTED
+    assert ends([computed, *queue[1:]]) == [("b", 30)]
+
+
+def test_where_others_cannot_run_who_is_to_be_alone_does_and_the_other_way_round() -> None:
+    queue = [prompt("a"), alone(prompt("b"))]
+    assert ends(queue, may_start=lambda p: p.transfer == "b") == [("b", 30)]
+    assert ends(queue[::-1], may_start=lambda p: p.transfer == "a") == [("a", 30)]
+
+
 # --- where somebody may have to wait for the pass --------------------------------------------
 
 EVEN = Cost(token_s=0.001, pair_s=0.0)
