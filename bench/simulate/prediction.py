@@ -4,7 +4,6 @@ Prompts have the lengths, and come at the times, that the client saw; their toke
 ones, so nothing that they shared is shared here. Must not measure anything.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -18,7 +17,7 @@ from bench.client import Outcome
 from bench.measures import Goodput
 from bench.simulate.costs_file import CostsFile, DecodeFields, PrefillFields
 from bench.simulate.shape import Shape
-from bench.simulate.timed import Ask, Run, serve
+from bench.simulate.timed import Ask, Run, Served, serve
 from bench.store import Point
 
 TOLERANCE = 0.05  # of attainment, 0 to 1
@@ -26,7 +25,7 @@ TELLING = (0.5, 0.95)  # measured attainment between them tells most
 PERCENTILES = (50, 90, 99)
 APART = "prefill and decode apart"  # `CostsFile.measured["pools"]`
 _VOCABULARY = 30_000
-GRID_FROM, GRID_STEP = 0.15, 1.3  # of the rates that are tried
+GRID_FROM, GRID_STEP, GRID_MOST = 0.15, 1.3, 20  # of the rates that are tried
 GRID_REQUESTS = 200  # at each
 Metric = Literal["ttft", "tpot"]
 Fields = TypeVar("Fields", PrefillFields, DecodeFields)
@@ -118,18 +117,20 @@ def _tokens(rng: np.random.Generator, n: int) -> tuple[int, ...]:
 
 def attainment(run: Run, slo: Goodput) -> float:
     """As `bench.measures.attainment`, of a run."""
-    ttft_s, tpot_s = (
-        math.inf if limit_ms is None else limit_ms / measures.MS
-        for limit_ms in (slo.ttft_ms, slo.tpot_ms)
-    )
-    met = [
-        one.ttft_s is not None
-        and one.tpot_s is not None
-        and one.ttft_s <= ttft_s
-        and one.tpot_s <= tpot_s
-        for one in run.served
-    ]
+    met = [_meets(one, slo) for one in run.served]
     return sum(met) / len(met) if met else 0.0
+
+
+def _meets(one: Served, slo: Goodput) -> bool:
+    pairs = (
+        (slo.ttft_ms, one.ttft_s),
+        (slo.tpot_ms, one.tpot_s),
+        (slo.e2el_ms, one.e2e_s),
+    )
+    return all(
+        value_s is not None and (limit_ms is None or value_s * measures.MS <= limit_ms)
+        for limit_ms, value_s in pairs
+    )
 
 
 def simulate(asks: Sequence[Ask], file: CostsFile) -> Run:
@@ -239,7 +240,8 @@ def rates_for(
     *,
     n_requests: int = GRID_REQUESTS,
 ) -> list[float]:
-    """Requests/s at which so many (0 to 1) of equal requests meet the SLO, as predicted."""
+    """Requests/s at which so many (0 to 1) of equal requests meet the SLO, as predicted. Raises
+    ValueError where more do at any rate that is tried."""
     grid: list[float] = []
     curve: list[float] = []
     rate = GRID_FROM / file.costs.prefill.seconds(n_prompt, n_prompt**2 / 2)
@@ -248,5 +250,7 @@ def rates_for(
         grid.append(rate)
         curve.append(min([attainment(simulate(asks, file), slo), *curve[-1:]]))
         rate *= GRID_STEP
+        if len(grid) > GRID_MOST:
+            raise ValueError(f"{slo} is met by more than {min(targets):.0%} at {rate:.3g} req/s")
     found = np.interp([-target for target in targets], [-one for one in curve], grid)
     return [float(f"{one:.3g}") for one in found]

@@ -155,3 +155,17 @@ def test_rates_are_where_so_many_are_in_time() -> None:
     assert rates == sorted(rates)
     run = prediction.simulate(prediction.poisson(rates[1], 100, 128, 2, seed=99), FILE)
     assert prediction.attainment(run, SLO) == pytest.approx(0.7, abs=0.15)
+
+
+def test_every_limit_of_an_slo_counts() -> None:
+    run = Run(served=(served(0, 0.1, 0.3), served(1, 0.1, 0.9)), seconds=2.0, loads=())
+    assert prediction.attainment(run, Goodput(ttft_ms=100)) == 1
+    assert prediction.attainment(run, Goodput(tpot_ms=150)) == 0.5  # 100 ms and 400 ms
+    assert prediction.attainment(run, Goodput(ttft_ms=100, e2el_ms=500)) == 0.5
+    assert prediction.attainment(run, Goodput(ttft_ms=99)) == 0
+
+
+def test_an_slo_that_every_rate_meets_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prediction, "GRID_MOST", 2)
+    with pytest.raises(ValueError, match="is met by more than"):
+        prediction.rates_for((0.5,), FILE, Goodput(ttft_ms=1e6), 16, 1, n_requests=3)
