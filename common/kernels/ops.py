@@ -117,9 +117,10 @@ def rope_and_write(
     positions_T  int64; rows of cos_sin_LD
     slots_T      int64; page * page_tokens + place in the page, all different
     """
-    path = native_attention if is_native(q_TND) else torch_path
-    if choice.computes(q_TND) and path is torch_path:
-        path = _triton()
+    if is_native(q_TND):
+        path = native_attention
+    else:
+        path = _triton() if choice.computes(q_TND) else torch_path
     return path.rope_and_write(q_TND, k_TGD, v_TGD, cos_sin_LD, positions_T, slots_T, layer)
 
 
