@@ -32,7 +32,7 @@ from launch.gateway.api.admission import Admission
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.engine import Engine
 from launch.gateway.http import create_app
-from launch.supervise import Supervisor
+from launch.supervise import CRASHES, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +90,7 @@ class _Server:
                 for worker in resolve(config, role, join=join, cpus=cpus)
             ],
             environ,
-            on_exit=self._engine.lost,
+            on_exit=self._exited,
             on_hopeless=self._hopeless,
         )
         self._engine.on_up = self._supervisor.joined
@@ -207,6 +207,9 @@ class _Server:
         self._supervisor.kill()
         if self._http is not None:
             self._http.should_exit = self._http.force_exit = True
+
+    def _exited(self, worker: InstanceId, code: int) -> None:
+        self._engine.lost(worker, crashed=code in CRASHES)
 
     def _hopeless(self, worker: str) -> None:
         _log.error(line("worker_cannot_start", worker=worker))

@@ -29,6 +29,10 @@ SILENT_S = 30.0  # not up any more for so long, a worker that lives is killed: i
 REPORTED_STARTS = 3  # that fail in a row, before it is an error of its own
 LAST_LINES = 20  # of a worker's log, kept to be told with that error
 READ_BYTES = 65536
+CRASHES = (  # exit codes of a worker that nobody killed: an exception, and signals of its own doing
+    1,
+    *(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE)),
+)
 SETUP_EXIT = 2  # of a worker that names what its operator must change
 KILL_AFTER_S = 5.0  # SIGKILL for who does not leave on SIGTERM
 
@@ -63,10 +67,10 @@ class Supervisor:
         workers: Sequence[WorkerConfig],
         environ: Mapping[str, str],
         *,
-        on_exit: Callable[[InstanceId], None],
+        on_exit: Callable[[InstanceId, int], None],
         on_hopeless: Callable[[str], None],
     ) -> None:
-        """`on_exit` hears of every process that has ended, with the instance that it was;
+        """`on_exit` hears of every process that has ended: which instance, with what exit code;
         `on_hopeless` of a worker that another start would not help, by its name."""
         self._workers = [_Worker(config) for config in workers]
         self._environ = environ
@@ -140,7 +144,7 @@ class Supervisor:
             instance = InstanceId(uuid.uuid4().hex)
             worker.instance, worker.up_at = instance, None
             code = await self._live(worker, instance)
-            self._on_exit(instance)
+            self._on_exit(instance, code)
             if self._stopping.is_set():
                 return
             if code == SETUP_EXIT:

@@ -18,6 +18,7 @@ from bench.simulate.worker import WorkerProcess
 from common.engine.events import Drain
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role
+from launch.gateway.events import Crashed
 from launch.gateway.transfers import Generate
 
 NOTICED_AFTER_S = 0.02  # a supervisor sees its child die
@@ -38,6 +39,7 @@ class Cluster:
         self.workers: list[WorkerProcess] = []
         self._n_lives = 0
         self.world.on_hung = self._hung
+        self.world.on_crash = self._crashed
         self.gateway = GatewayProcess(self.world, "gateway-0")
         for role, count in ((Role.PREFILL, shape.prefills), (Role.DECODE, shape.decodes)):
             for _ in range(count):
@@ -92,6 +94,12 @@ class Cluster:
         """The supervisor is told."""
         for worker in [w for w in self.workers if w.instance == instance]:
             self.replace(worker)
+
+    def _crashed(self, instance: InstanceId) -> None:
+        """As by its own SIGSEGV: the supervisor sees its exit code."""
+        gateway = self.gateway
+        self._hung(instance)
+        self.clock.at(NOTICED_AFTER_S / 2, lambda: gateway.post(Crashed(instance)))
 
     def _tell_gateway(self, worker: WorkerProcess) -> None:
         self.gateway.links.lost(worker.instance, self.now)

@@ -54,10 +54,14 @@ class Device:
 
     def can_finish(self, plan: PassPlan) -> bool:
         """The pass before has drawn what this one reads; and nothing in it is poison."""
-        if POISON in plan.tokens_T or any(
-            draw.index and SLOW_POISON in draw.prompt for draw in plan.draws
-        ):
-            return False
+        return not self.is_poison(plan) and self._has_read(plan)
+
+    def is_poison(self, plan: PassPlan) -> bool:
+        """No pass of the kind is ever computed."""
+        slow = (draw.index and SLOW_POISON in draw.prompt for draw in plan.draws)
+        return POISON in plan.tokens_T or any(slow)
+
+    def _has_read(self, plan: PassPlan) -> bool:
         return self._drawn != () or not len(plan.unread_rows_U)
 
     def finish(self, plan: PassPlan) -> PassResult:

@@ -35,6 +35,7 @@ FAULTS = (
     "slow",
     "raised",
     "hung",
+    "crashed",
     "preempted",
     "spilled",
     "_cut_some",

@@ -57,6 +57,8 @@ class World:
     pulled_pages: int = 0
     rows: int = 0  # computed by all passes
     n_steps: int = 0  # of all cores
+    deadly: bool = False  # poison kills the worker that computes it
+    on_crash: Callable[[InstanceId], None] = lambda _: None  # a worker has died by itself
     on_hung: Callable[[InstanceId], None] = lambda _: None  # a gateway has found out
 
     @property

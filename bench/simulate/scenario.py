@@ -40,6 +40,7 @@ class Scenario:
     stops: float  # share of clients that stop a sample
     leave_s: float  # at most, from asking to either
     poison: int | None = None  # a token of one prompt, that fails passes
+    deadly: bool = False  # and kills the worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,7 @@ def scenario(seed: int) -> Scenario:
         leave_s=draw.choice((0.2, 1.0)),
     )
     drawn = replace(drawn, poison=Random(f"poison {seed}").choice((*POISONS, *[None] * 8)))
+    drawn = replace(drawn, deadly=Random(f"deadly {seed}").random() < 0.5)
     kind = draw.random()
     if kind < REUSE_SHARE:
         return _reuse(drawn)
@@ -182,6 +184,7 @@ def live(what: Scenario, watches: Sequence[Watch] = ()) -> Outcome:
         requests = full_house(what.seed, shape, n)
     else:
         requests = workload(what.seed, shape, n, wants=EVERYTHING, most_outputs=what.most_outputs)
+    cluster.world.deadly = what.deadly
     if what.poison is not None:
         requests[0] = replace(requests[0], prompt=(*requests[0].prompt[:-1], what.poison))
     clients = _send(cluster, requests, what)

@@ -148,6 +148,10 @@ class WorkerProcess(Process):
         if not self.alive:
             return
         world, launch = self.world, self._unanswered.popleft()
+        if world.deadly and self.device.is_poison(launch.plan):
+            world.network.counts["crashed"] += 1
+            world.on_crash(self.instance)
+            return
         if world.random.random() < world.weather.raised or not self.device.can_finish(launch.plan):
             world.network.counts["raised"] += 1
             self.device.fail(launch.plan, world.random)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from common.engine.events import Note, Send
 from common.engine.reports import HEARTBEAT_BUSY_S
-from common.errors import BatonError, InvariantBroken, Overloaded, TimedOut, TpotMissed
+from common.errors import BatonError, InvariantBroken, Overloaded, PeerError, TimedOut, TpotMissed
 from common.ids import InstanceId, Role, TransferId
 from common.messages import AnyMessage, End, Resume, Snapshot
 from common.values import AdmissionPolicy, Disaggregate
@@ -17,7 +17,7 @@ from launch.gateway.fleet import Fleet
 from launch.gateway.overload import Admission, Candidate, Verdict
 from launch.gateway.router import Route
 from launch.gateway.timeouts import Timeouts
-from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfer
+from launch.gateway.transfers import SUSPECT_AFTER, Generate, Phase, RequestId, Sample, Transfer
 from launch.gateway.views import Demand
 
 RETRY_S = (0.0, 0.05, 0.2, 0.5, 1.0)  # before the n-th attempt since the last progress
@@ -172,8 +172,8 @@ class Attempts:
         if isinstance(chosen, TpotMissed):
             self.reject(transfer, chosen)
             return
-        if chosen is None:
-            transfer.retry_at = now + RETRY_S[-1]
+        if chosen is None or self._must_wait(transfer, chosen):
+            transfer.retry_at = now + RETRY_S[-1 if chosen is None else 1]
             if transfer.troubled_since is None:
                 transfer.troubled_since = now
             return
@@ -263,6 +263,21 @@ class Attempts:
         )
         self.reject(transfer, error)
         return True
+
+    def _must_wait(self, transfer: Transfer, chosen: Route) -> bool:
+        """One that was suspect in vain is the only suspect at its workers: then it is known who
+        was to blame."""
+        if transfer.suspicions <= SUSPECT_AFTER:
+            return False
+        there = {chosen.decode, chosen.computing}
+        return any(other.is_suspect for worker in there for other in self.at(worker))
+
+    def blame(self, worker: InstanceId) -> None:
+        """It has crashed: by the one suspect that was there, if there was one."""
+        suspects = [transfer for transfer in self.at(worker) if transfer.is_suspect]
+        if len(suspects) == 1:
+            error = PeerError("the worker that computed it crashed, as others had before")
+            self.reject(suspects[0], error)
 
     def offer(self, transfer: Transfer, workers: Sequence[InstanceId]) -> None:
         for worker in workers:

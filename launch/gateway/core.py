@@ -33,6 +33,7 @@ from common.messages import (
 from common.messages import Phase as WirePhase
 from launch.gateway.attempts import Attempts, GatewayOptions, Outbox
 from launch.gateway.events import (
+    Crashed,
     Delta,
     GatewayDecision,
     GatewayEvent,
@@ -96,6 +97,8 @@ class GatewayCore:
                 self._quit(request)
             case Received(sender, message):
                 self._receive(sender, message, now)
+            case Crashed(instance):
+                self._attempts.blame(instance)
             case PeerUp(hello):
                 self._peers.up(hello, now)
                 self.fleet.up(hello)

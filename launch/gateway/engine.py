@@ -24,6 +24,7 @@ from launch.gateway.attempts import GatewayOptions
 from launch.gateway.core import GatewayCore
 from launch.gateway.events import (
     Admitted,
+    Crashed,
     Delta,
     GatewayAction,
     GatewayEvent,
@@ -191,8 +192,11 @@ class Engine:
         self._posted.append(event)
         self._schedule()
 
-    def lost(self, instance: InstanceId) -> None:
-        """The process is known to be dead: sooner than its silence would tell."""
+    def lost(self, instance: InstanceId, *, crashed: bool = False) -> None:
+        """The process is known to be dead: sooner than its silence would tell. `crashed`: by
+        itself."""
+        if crashed:
+            self._posted.append(Crashed(instance))
         self._links.lost(instance, time.monotonic())
         self._schedule()
 

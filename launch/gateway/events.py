@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from common.engine.events import Event, Note, Send
 from common.errors import BatonError
+from common.ids import InstanceId
 from common.params import FinishReason, TokenLogprob
 from launch.gateway.transfers import Generate, RequestId
 
@@ -30,7 +31,14 @@ class Quit:
     request: RequestId
 
 
-GatewayEvent = Submit | StopSample | Quit | Event
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """That worker has died by itself: not killed, not told to stop. Its PeerDown follows."""
+
+    instance: InstanceId
+
+
+GatewayEvent = Submit | StopSample | Quit | Crashed | Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import pytest
 from msgspec import structs
 
+from common.engine.events import PeerDown
 from common.errors import Overloaded, PeerError
 from common.messages import (
     End,
@@ -12,6 +13,7 @@ from common.messages import (
     Resume,
 )
 from launch.gateway.attempts import GatewayOptions
+from launch.gateway.events import Crashed, GatewayEvent, Rejected
 from launch.gateway.fleet import BAR_S
 from launch.gateway.transfers import CLEARED_AFTER_TOKENS
 from tests.unit.gateway.builders import (
@@ -209,6 +211,41 @@ def test_whoever_was_there_when_workers_died_is_suspect_until_it_has_been_well()
     bench.tick(1.0)
     bench.up(D)
     assert (bench.expect.attempt, bench.expect.alone) == (4, False)
+
+
+def again(bench: Bench, *events: GatewayEvent) -> None:
+    """Decode's worker dies, and another comes."""
+    bench.take(*events, PeerDown(D))
+    bench.tick(1.0)
+    bench.up(D)
+
+
+def test_a_crash_is_its_only_suspect_s_fault() -> None:
+    bench = Bench()
+    handed(bench, 50)
+    again(bench, Crashed(D))
+    again(bench, Crashed(D))
+    assert bench.error is None
+    again(bench)  # killed: nobody's fault
+    assert bench.expect.alone
+    bench.take(Crashed(D), PeerDown(D))
+    assert isinstance(bench.error, PeerError)
+    assert bench.core.idle
+
+
+def test_of_several_suspects_one_at_a_time_is_let_in_until_it_is_known_who_it_was() -> None:
+    bench = Bench()
+    for name in "abc":
+        bench.submit(generate(name))
+    for _ in range(3):
+        again(bench, Crashed(D))
+        assert not bench.did(Rejected)
+    assert len(bench.said(Expect)) == 1
+    bench.take(Crashed(D), PeerDown(D))
+    assert len(bench.did(Rejected)) == 1
+    bench.tick(1.0)
+    bench.up(D)
+    assert len(bench.said(Expect)) == 1  # of the two that are left
 
 
 def test_only_passes_that_raise_count_to_that_bound() -> None:

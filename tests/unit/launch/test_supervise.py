@@ -51,7 +51,7 @@ def run(tmp_path: Path, script: str, test: Callable[[Watched], Awaitable[None]])
         supervisor = Supervisor(
             workers,
             {"PYTHONPATH": str(tmp_path)},
-            on_exit=exits.put_nowait,
+            on_exit=lambda instance, _: exits.put_nowait(instance),
             on_hopeless=pytest.fail,
         )
         supervisor.start()
