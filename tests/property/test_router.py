@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from common.values import Disaggregate
 from common.ids import InstanceId, PageHash, TransferId
+from common.values import Disaggregate
 from launch.gateway.prices import Price, Prices
 from launch.gateway.router import Pair, route
 from launch.gateway.views import Demand, WorkerView

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.values import Quantization
 from common.kernels.cpu import native
 from common.model.load import load_model
+from common.values import Quantization
 from tests.system.one_sequence import OneSequence
 
 pytestmark = [
