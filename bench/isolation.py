@@ -3,7 +3,8 @@
     python -m bench.isolation MODEL [--rounds 3] [--plot isolation.png]
 
 Starts servers itself, one after the other, round by round: prefill and decode apart, a core each;
-and colocated on the same two cores, with each of several chunk sizes. Four streams decode; then
+and colocated on the same two cores, with each of several chunk sizes. Four streams decode, each
+behind a long prompt, so that what they gain during the burst is little beside what they have; then
 eight prompts of 2,000 tokens come at once. Told are the gaps between the streams' tokens during the
 burst against before it, and the burst's TTFT against that of a burst with no streams. Client and
 gateway live on the same cores: apart, they are put beside prefill. One JSON line last. Imports
@@ -30,7 +31,7 @@ from bench.disturbance import Round, gaps, itl_ratio, same_tokens, summarise, ve
 from bench.sender import open_session
 from bench.server import Server, running
 
-N_STREAMS, STREAM_PROMPT_TOKENS, STREAM_TOKENS = 4, 64, 8000
+N_STREAMS, STREAM_PROMPT_TOKENS, STREAM_TOKENS = 4, 6000, 2000
 N_BURST, BURST_PROMPT_TOKENS, BURST_TOKENS = 8, 2000, 8
 STEADY_TOKENS = 30  # of every stream, before anything counts
 VOCABULARY = range(1000, 30_000)
