@@ -27,9 +27,9 @@ MOST_VERIFIED = 2  # plans with prefill workers
 STEP, TOLERANCE, MOST_RUNS = 1.1, 0.06, 6  # of the search by the real cores
 CURVE = (0.6, 0.8, 1.0, 1.2)  # times the best plan's rate: rates at which both are shown
 SAME_RATE = 1.03
-CORE_TOKENS = 200_000  # a device, in all runs of the real cores: so many are drawn in 5 s or so
+CORE_TOKENS = 130_000  # a device, in all runs of the real cores: so many take 3 to 6 s
 PROMPT_WEIGHT = 1 / 16  # of a prompt's token, beside one that is drawn
-LEAST_DEVICES = 8  # fewer may take as long as so many
+LEAST_DEVICES = 12  # fewer may take as long as so many
 USUAL_RUNS = 16
 Say = Callable[[str], object]
 
