@@ -265,19 +265,19 @@ class Attempts:
         return True
 
     def _must_wait(self, transfer: Transfer, chosen: Route) -> bool:
-        """One that was suspect in vain is the only suspect at its workers: then it is known who
-        was to blame."""
+        """One that was suspect in vain has its workers for itself: then it is known who was to
+        blame."""
         if transfer.suspicions <= SUSPECT_AFTER:
             return False
         there = {chosen.decode, chosen.computing}
-        return any(other.is_suspect for worker in there for other in self.at(worker))
+        return any(self.at(worker) for worker in there)
 
     def blame(self, worker: InstanceId) -> None:
-        """It has crashed: by the one suspect that was there, if there was one."""
-        suspects = [transfer for transfer in self.at(worker) if transfer.is_suspect]
-        if len(suspects) == 1:
+        """It has crashed: by a suspect, if nobody else was there."""
+        there = list(self.at(worker))
+        if len(there) == 1 and there[0].is_suspect:
             error = PeerError("the worker that computed it crashed, as others had before")
-            self.reject(suspects[0], error)
+            self.reject(there[0], error)
 
     def offer(self, transfer: Transfer, workers: Sequence[InstanceId]) -> None:
         for worker in workers:
