@@ -8,6 +8,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -58,6 +59,10 @@ def task_of(options: argparse.Namespace) -> Task:
     tokenizer = FileTokenizer(options.tokenizer) if options.tokenizer else None
     room = device.n_pages * device.page_tokens
     options.max_model_len = options.max_model_len or room
+    first, *_ = workloads.load(options.dataset_name, _one(options), deepcopy(rng), tokenizer)
+    too_long = plan_task.too_long_for(device, len(_ids(first, tokenizer)), first.max_tokens)
+    if too_long is not None:  # before thousands of them fill the memory
+        raise ValueError(too_long)
     sent = workloads.load(options.dataset_name, options, rng, tokenizer)
     slo = serve_flags.goodput(options)
     assert slo is not None  # the flags have seen to it
@@ -68,6 +73,11 @@ def task_of(options: argparse.Namespace) -> Task:
         device=device,
         n_devices=options.devices,
     )
+
+
+def _one(options: argparse.Namespace) -> argparse.Namespace:
+    """The same workload, its first request alone."""
+    return argparse.Namespace(**{**vars(options), "num_prompts": 1, "max_requests": 1})
 
 
 def requests(

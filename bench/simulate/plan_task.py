@@ -39,16 +39,10 @@ class Task:
 
 def refusal(task: Task) -> str | None:
     """Why no plan can do it: a request that fits no device, an SLO that is missed alone."""
-    device = task.device
-    room = device.n_pages * device.page_tokens
     longest = max(task.requests, key=lambda r: len(r.prompt) + r.output_tokens)
-    n_tokens = len(longest.prompt) + longest.output_tokens
-    if n_tokens > room:
-        return (
-            f"a request of {len(longest.prompt)} tokens in and {longest.output_tokens} out does "
-            f"not fit a device's KV cache of {room} tokens (n_pages {device.n_pages} x page_tokens "
-            f"{device.page_tokens} of --costs): ask for shorter ones, or profile with more pages"
-        )
+    too_long = too_long_for(task.device, len(longest.prompt), longest.output_tokens)
+    if too_long is not None:
+        return too_long
     seen = alone(task)
     if seen.attainment(task.slo) >= task.target:
         return None
@@ -69,6 +63,18 @@ def refusal(task: Task) -> str | None:
     return (
         f"only {100 * seen.attainment(task.slo):.3g} % of the requests keep all of --goodput alone "
         f"on idle devices, and --attainment is {percent:g}: ask for less"
+    )
+
+
+def too_long_for(device: CostsFile, n_prompt: int, n_output: int) -> str | None:
+    """Why a request of so many tokens cannot be served by such a device."""
+    room = device.n_pages * device.page_tokens
+    if n_prompt + n_output <= room:
+        return None
+    return (
+        f"a request of {n_prompt} tokens in and {n_output} out does not fit a device's KV cache of "
+        f"{room} tokens (n_pages {device.n_pages} x page_tokens {device.page_tokens} of --costs): "
+        "ask for shorter ones, or profile with more pages"
     )
 
 

@@ -49,6 +49,10 @@ def test_it_prints_a_plan_beside_colocated_and_json_last(
     [
         (["--goodput", "ttft:5"], "--goodput ttft:5 cannot be kept"),
         ([*SLO, "--random-input-len", "20000"], "does not fit a device's KV cache of 16000 tokens"),
+        (
+            [*SLO, "--random-input-len", "100000", "--num-prompts", "1000000"],  # made one by one
+            "does not fit a device's KV cache of 16000 tokens",
+        ),
         ([*SLO, "--dataset-name", "sharegpt"], "sharegpt is text, and needs a tokenizer"),
         ([*SLO, "--costs", "/nowhere.json"], "/nowhere.json"),
     ],
