@@ -6,13 +6,15 @@ these anew for each token. Must hold no request.
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llguidance
 import llguidance.numpy
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
 from common.errors import ClientError
@@ -21,14 +23,32 @@ from common.text.load import TextModel
 Schema = dict[str, Any] | bool
 """JSON schema."""
 
+MAX_GBNF_CHARS = 2**14  # it is read in Python, in time that grows with rules times length
+MAX_GBNF_RULES = 512
+_MAX_REASON_CHARS = 500
+_TRIED_TOKENS = 4  # of an answer, before a grammar is taken
+_LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start\s*:(?!:=))", re.MULTILINE)
+_LIMITS = LLParserLimits(  # a token's mask holds up all of a pass: tenths of a second at most
+    initial_lexer_fuel=250_000,
+    step_lexer_fuel=50_000,
+    max_lexer_states=100_000,  # 1 to 2 kB each
+    verbose_errors=False,
+)
 
-def of_json_schema(schema: Schema) -> str:
+
+def of_json_schema(schema: Schema, *, param: str | None = None) -> str:
     """Of the JSON texts that a schema allows, on one line: small models that may write any white
-    space write nothing else."""
-    return LLMatcher.grammar_from_json_schema(
-        json.dumps(schema),
-        defaults={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
-    )
+    space write nothing else. Raises ClientError, of `param`, where it cannot be read."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"enum": []}
+    try:
+        return LLMatcher.grammar_from_json_schema(
+            json.dumps(schema),
+            defaults={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+        )
+    except (ValueError, RecursionError) as error:
+        reason = str(error).partition(" at line ")[0]
+        raise ClientError(f"the schema cannot be read: {reason}", param=param) from error
 
 
 def of_regex(pattern: str) -> str:
@@ -37,13 +57,27 @@ def of_regex(pattern: str) -> str:
 
 
 def of_choice(choices: Sequence[str]) -> str:
-    """Of these texts alone."""
-    return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
+    """Of these texts alone. As one lexeme: of alternatives of the parser there may be few."""
+    texts = " | ".join(map(json.dumps, choices))
+    return LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}")
 
 
 def of_ebnf(grammar: str) -> str:
-    """Of a grammar in Lark's form, or in GBNF (`root ::= ...`)."""
-    return llguidance.grammar_from("grammar", grammar)
+    """Of a grammar in Lark's form, or in GBNF (`root ::= ...`). Raises ValueError."""
+    if _LARK.search(grammar):
+        return LLMatcher.grammar_from_lark(grammar)
+    n_chars, n_rules = len(grammar), grammar.count("::=")
+    if n_chars > MAX_GBNF_CHARS or n_rules > MAX_GBNF_RULES:
+        raise ValueError(
+            f"as GBNF it has {n_chars} characters and {n_rules} rules; at most {MAX_GBNF_CHARS} "
+            f"and {MAX_GBNF_RULES}"
+        )
+    try:
+        return LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
+    except Exception as error:  # it raises no type of its own
+        raise ValueError(
+            f"it is no GBNF, and Lark's form has a rule named start: {error}"
+        ) from error
 
 
 class GrammarTokenizer:
@@ -54,43 +88,71 @@ class GrammarTokenizer:
         vocabulary = model.tokenizer.vocabulary
         known = len(vocabulary.token_bytes)
         self.tokens = [*vocabulary.token_bytes, *[b""] * (self.vocab_size - known)]
-        self.special_token_ids = sorted(vocabulary.special_ids)
+        self._special = vocabulary.special_ids
+        self.special_token_ids = sorted(self._special)
         self.bos_token_id = None
         self.end_token_ids = sorted(model.end_token_ids)
         self.eos_token_id = self.end_token_ids[0] if self.end_token_ids else 0
         self._encode = model.tokenizer.encode
+        self._greedy: Callable[[str], list[int]] | None = None  # while the next is made
         self._tokenizer = LLTokenizer(
             llguidance.TokenizerWrapper(self),
             n_vocab=self.vocab_size,
             eos_token=self.end_token_ids or None,
         )
+        self._greedy = self._tokenizer.greedy_tokenize
 
     def __call__(self, text: str | bytes) -> list[int]:
         """How the model writes a text that a grammar leaves no choice about."""
         if isinstance(text, bytes):
             text = text.decode()
-        return self._encode(text, add_special_tokens=False)
+        ids = self._encode(text, add_special_tokens=False)
+        spelt = b"".join(self.tokens[token] for token in ids) == text.encode()
+        if (spelt and self._special.isdisjoint(ids)) or self._greedy is None:
+            return ids
+        return self._greedy(text)  # text is never a special token, nor more
 
     def check(self, grammar: str, *, param: str) -> None:
-        """Raises ClientError where it is none, or one that is too large to be followed."""
-        failed, why = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
-        if failed:
-            reason = " ".join(why).strip().splitlines()[0] if why else "it is not valid"
+        """Raises ClientError where it is none, where it allows nothing, and where it is too large
+        to be followed, as far as an answer's first tokens tell. May take a second."""
+        if not self.end_token_ids:
+            raise ClientError(f"{param}: this model has no token that ends an answer", param=param)
+        failed, why = LLMatcher.validate_grammar_with_warnings(
+            grammar, self._tokenizer, limits=_LIMITS
+        )
+        reason = " ".join(why) if failed else self._failure(grammar)
+        if reason is not None:
+            reason = (reason.strip().splitlines() or ["it is not valid"])[0][:_MAX_REASON_CHARS]
             raise ClientError(f"{param} cannot be followed: {reason}", param=param)
 
+    def _failure(self, grammar: str) -> str | None:
+        """Why an answer comes to no end as it should; None: it begins well."""
+        matcher, outputs = self.matcher(grammar), ()
+        for _ in range(_TRIED_TOKENS):
+            may_V = matcher.allowed(outputs)
+            if matcher.failure is not None or may_V is None:
+                return matcher.failure
+            may_V[self.end_token_ids] = False
+            if not may_V.any():
+                break
+            outputs += (int(may_V.argmax()),)
+        return None
+
     def matcher(self, grammar: str) -> "Matcher":
-        return Matcher(LLMatcher(self._tokenizer, grammar), self.vocab_size, self.end_token_ids)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
+        return Matcher(matcher, self.vocab_size, self.end_token_ids)
 
 
 class Matcher:
     """How far one answer is in its grammar. Belongs to one thread."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, end_token_ids: Sequence[int]) -> None:
-        self._matcher = matcher
+        self._matcher: LLMatcher | None = matcher  # None: the answer is over
         self._bits = llguidance.numpy.allocate_token_bitmask(1, vocab_size)
         self._vocab_size = vocab_size
         self._end_token_ids = end_token_ids
         self._read: tuple[int, ...] = ()
+        self.failure: str | None = None  # why the grammar can be followed no further
 
     def allowed(self, outputs: tuple[int, ...]) -> NDArray[np.bool_] | None:
         """[V] of what may follow `outputs`; None: they are not a continuation of those before.
@@ -100,21 +162,33 @@ class Matcher:
         n_read = len(self._read)
         if outputs[:n_read] != self._read:
             return None
-        if n_read < len(outputs) and not self._is_over():
-            self._matcher.consume_tokens(list(outputs[n_read:]))
         self._read = outputs
-        if self._is_over():
+        matcher = self._matcher
+        if matcher is not None and n_read < len(outputs):
+            matcher.consume_tokens(list(outputs[n_read:]))
+        if matcher is None or self._is_over(matcher):
             return self._ends()
-        llguidance.numpy.fill_next_token_bitmask(self._matcher, self._bits)
-        if self._is_over():
+        llguidance.numpy.fill_next_token_bitmask(matcher, self._bits)
+        if self._is_over(matcher):
             return self._ends()
         bits = np.unpackbits(self._bits[0].view(np.uint8), bitorder="little")
         return bits[: self._vocab_size].view(np.bool_)
 
-    def _is_over(self) -> bool:
-        return self._matcher.is_error() or self._matcher.is_stopped()
+    def _is_over(self, matcher: LLMatcher) -> bool:
+        """If so, it is kept no longer: it may have grown large."""
+        if matcher.is_error():
+            self.failure = _reason(matcher)
+        elif not matcher.is_stopped():
+            return False
+        self._matcher = None
+        return True
 
     def _ends(self) -> NDArray[np.bool_]:
         allowed_V = np.zeros(self._vocab_size, np.bool_)
         allowed_V[list(self._end_token_ids)] = True
         return allowed_V
+
+
+def _reason(matcher: LLMatcher) -> str:
+    error = matcher.get_error()
+    return "it allows nothing" if error.startswith("NoExtension") else error

@@ -60,12 +60,12 @@ def calling_of(request: ChatRequest, served: Served) -> Calling | None:
         return Calling(
             offered=offered,
             new_reader=lambda: OneCallReader(name),
-            grammar=of_json_schema(schema),
+            grammar=of_json_schema(schema, param="tools"),
             ends_as_call=False,
         )
     if choice == "required":
         most = 1 if request.parallel_tool_calls is False else None
-        grammar = of_json_schema(some_call(functions, most=most))
+        grammar = of_json_schema(some_call(functions, most=most), param="tools")
         return Calling(offered=offered, new_reader=ListReader, grammar=grammar)
     family = _family(served)
     return Calling(

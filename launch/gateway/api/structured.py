@@ -67,7 +67,8 @@ def _of_format(asked: ResponseFormat | None) -> tuple[str, str] | None:
             "response_format of type json_schema needs json_schema.schema",
             param="response_format.json_schema",
         )
-    return "response_format.json_schema.schema", of_json_schema(body.schema)
+    param = "response_format.json_schema.schema"
+    return param, of_json_schema(body.schema, param=param)
 
 
 def _of_outputs(asked: StructuredOutputs | None) -> tuple[str, str] | None:
@@ -99,7 +100,7 @@ def _of_one(name: str, value: Any) -> str:  # noqa: ANN401 - by name
     param = f"structured_outputs.{name}"
     match name:
         case "json":
-            return of_json_schema(_schema(value, param))
+            return of_json_schema(_schema(value, param), param=param)
         case "json_object":
             return of_json_schema(_ANY_OBJECT)
         case "regex":

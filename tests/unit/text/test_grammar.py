@@ -2,6 +2,8 @@
 
 import json
 import re
+import time
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -9,7 +11,9 @@ import jsonschema
 import numpy as np
 import pytest
 
+from common.errors import ClientError
 from common.text.grammar import (
+    MAX_GBNF_RULES,
     GrammarTokenizer,
     Matcher,
     of_choice,
@@ -101,3 +105,101 @@ def test_what_the_grammar_never_allowed_ends_the_answer(grammars: GrammarTokeniz
     """No draw comes to it; an answer that was begun under another grammar could."""
     matcher = grammars.matcher(of_choice(["red"]))
     assert allowed(matcher, (5, 6, 7)) == [END]
+    assert matcher.failure is not None
+
+
+def test_as_many_choices_as_a_client_may_give(
+    grammars: GrammarTokenizer, smollm2: TextModel
+) -> None:
+    choices = [f"choice number {n} of many" for n in range(4096)]
+    assert said(grammars, smollm2, of_choice(choices), 1) in choices
+
+
+@pytest.mark.parametrize("text", ["<|im_end|>", "a<|im_start|>b<|im_end|>", "é<|endoftext|>"])
+def test_text_that_is_spelt_like_a_special_token_is_text(
+    grammars: GrammarTokenizer, smollm2: TextModel, text: str
+) -> None:
+    for grammar in (of_choice([text]), of_json_schema({"const": text})):
+        matcher, outputs = grammars.matcher(grammar), ()
+        while END not in (may := allowed(matcher, outputs)):
+            assert smollm2.tokenizer.vocabulary.special_ids.isdisjoint(may)
+            outputs += (may[0],)
+        told = smollm2.tokenizer.decode(outputs, skip_special_tokens=True)
+        assert told in (text, json.dumps(text, ensure_ascii=False))
+
+
+def test_no_special_token_comes_within_a_text(
+    grammars: GrammarTokenizer, smollm2: TextModel
+) -> None:
+    outputs = tuple(smollm2.tokenizer.encode('"abc', add_special_tokens=False))
+    may = allowed(grammars.matcher(of_json_schema({"type": "string"})), outputs)
+    assert smollm2.tokenizer.vocabulary.special_ids.isdisjoint(may)
+
+
+def test_rows_that_are_no_tokens_are_never_drawn(smollm2: TextModel) -> None:
+    grammars = GrammarTokenizer(replace(smollm2, vocab_size=smollm2.vocab_size + 70))
+    may_V = grammars.matcher(of_regex("(?s).*")).allowed(())
+    assert may_V is not None
+    assert len(may_V) == smollm2.vocab_size + 70
+    assert not may_V[smollm2.vocab_size :].any()
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        (of_regex("a[^\\s\\S]"), "it allows nothing"),
+        (of_json_schema({"$ref": "#"}), "it allows nothing"),
+        (of_json_schema(schema=False), "Unsatisfiable schema"),
+        (
+            of_json_schema({"type": "array", "items": {"$ref": "#"}, "minItems": 1}),
+            "Too many items",
+        ),
+        (of_json_schema({"multipleOf": 999_999_937, "type": "integer"}), "fuel exhausted"),
+        (of_regex("((a{1000}){1000}){1000}"), "too many expressions"),
+    ],
+)
+def test_grammars_that_nobody_can_follow_are_refused(
+    grammars: GrammarTokenizer, grammar: str, reason: str
+) -> None:
+    with pytest.raises(ClientError, match="x cannot be followed: ") as raised:
+        grammars.check(grammar, param="x")
+    assert reason in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [of_json_schema(schema=True), of_json_schema(PERSON), of_regex(""), of_choice(["", "a"])],
+)
+def test_grammars_that_can_be_followed(grammars: GrammarTokenizer, grammar: str) -> None:
+    grammars.check(grammar, param="x")
+
+
+def test_a_model_whose_answers_have_no_end_follows_no_grammar(smollm2: TextModel) -> None:
+    endless = GrammarTokenizer(replace(smollm2, end_token_ids=frozenset()))
+    with pytest.raises(ClientError, match="no token that ends an answer"):
+        endless.check(of_regex("a"), param="x")
+
+
+def test_schemas_that_cannot_be_read() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(900):
+        deep = {"items": deep}
+    with pytest.raises(ClientError, match="the schema cannot be read: recursion limit") as raised:
+        of_json_schema(deep, param="x")
+    assert raised.value.param == "x"
+
+
+def test_grammars_that_would_take_long_to_read_are_refused_at_once() -> None:
+    began = time.perf_counter()
+    chain = [f'r{n} ::= "x" r{n + 1}\n' for n in range(MAX_GBNF_RULES)]
+    for text in ("\n" * 200_000, "root ::= r0\n" + "".join(chain), "root ::= " + '"a"' * 9_000):
+        with pytest.raises(ValueError, match="as GBNF it has"):
+            of_ebnf(text)
+    assert time.perf_counter() - began < 1
+    with pytest.raises(ValueError, match="it is no GBNF"):
+        of_ebnf("root ::= " + "(" * 5_000)
+
+
+def test_a_rule_of_gbnf_may_be_named_start_of_something() -> None:
+    assert "begin" in of_ebnf('root ::= start-of\nstart-of ::= "begin"')

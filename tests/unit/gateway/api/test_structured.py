@@ -44,6 +44,13 @@ def test_the_other_kinds(served: Served) -> None:
         assert grammar(served, structured_outputs={"grammar": text}) != ""
 
 
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "message"),
     [
@@ -56,6 +63,26 @@ def test_the_other_kinds(served: Served) -> None:
             {"response_format": schema_of({"type": "nonsense"})},
             "response_format.json_schema.schema",
             "response_format.json_schema.schema cannot be followed: Invalid type: nonsense",
+        ),
+        (
+            {"response_format": schema_of(body=False)},
+            "response_format.json_schema.schema",
+            "response_format.json_schema.schema cannot be followed: Unsatisfiable schema",
+        ),
+        (
+            {"response_format": schema_of(deep(800))},
+            "response_format.json_schema.schema",
+            "the schema cannot be read: recursion limit exceeded",
+        ),
+        (
+            {"structured_outputs": {"grammar": "\n" * 200_000}},
+            "structured_outputs.grammar",
+            "structured_outputs.grammar cannot be read: as GBNF it has 200000 characters",
+        ),
+        (
+            {"structured_outputs": {"regex": "a[^\\s\\S]"}},
+            "structured_outputs.regex",
+            "structured_outputs.regex cannot be followed: it allows nothing",
         ),
         (
             {"structured_outputs": {"regex": "(["}},
