@@ -59,7 +59,7 @@ def task_of(options: argparse.Namespace) -> Task:
     tokenizer = FileTokenizer(options.tokenizer) if options.tokenizer else None
     room = device.n_pages * device.page_tokens
     options.max_model_len = options.max_model_len or room
-    first, *_ = workloads.load(options.dataset_name, _one(options), deepcopy(rng), tokenizer)
+    first, *_ = workloads.load(options.dataset_name, _few(options), deepcopy(rng), tokenizer)
     too_long = plan_task.too_long_for(device, len(_ids(first, tokenizer)), first.max_tokens)
     if too_long is not None:  # before thousands of them fill the memory
         raise ValueError(too_long)
@@ -75,9 +75,10 @@ def task_of(options: argparse.Namespace) -> Task:
     )
 
 
-def _one(options: argparse.Namespace) -> argparse.Namespace:
-    """The same workload, its first request alone."""
-    return argparse.Namespace(**{**vars(options), "num_prompts": 1, "max_requests": 1})
+def _few(options: argparse.Namespace) -> argparse.Namespace:
+    """The same workload, as few requests of it as it can have."""
+    fewest = options.prefix_repetition_num_prefixes
+    return argparse.Namespace(**{**vars(options), "num_prompts": fewest, "max_requests": 1})
 
 
 def requests(

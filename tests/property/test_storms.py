@@ -12,7 +12,7 @@ from bench.simulate.shape import Shape, Weather
 from bench.simulate.workload import workload
 from common.errors import Overloaded, PeerError
 from common.ids import Role
-from launch.gateway.core import MAX_COMPUTE_FAILURES
+from launch.gateway.transfers import SUSPECT_AFTER
 
 TWO = Shape(prefills=2, decodes=2)
 EVERYTHING = Wants.ENDS | Wants.LOGPROBS | Wants.SCORES
@@ -48,8 +48,11 @@ def test_no_stream_ends_and_every_page_comes_back(name: str, seed: int) -> None:
     cluster.submit(*requests, every_s=every_s)
     cluster.clock.at(STORM_S, cluster.network.heal)
     cluster.answer(requests)
-    for client in map(cluster.client, requests):
-        if client.error is not None:
+    clients = list(map(cluster.client, requests))
+    blamed = [client for client in clients if isinstance(client.error, PeerError)]
+    assert len(blamed) <= (1 if weather.raised else 0)  # passes raised time after time, by chance
+    for client in clients:
+        if client.error is not None and client not in blamed:
             assert isinstance(client.error, Overloaded)
             assert client.admitted_at is None
     cluster.settle()
@@ -73,7 +76,7 @@ def test_a_request_whose_passes_always_raise_is_given_up() -> None:
     cluster.submit(request)
     cluster.answer([request], seconds=5.0)
     assert isinstance(cluster.client(request).error, PeerError)
-    assert cluster.network.counts["Failed"] == MAX_COMPUTE_FAILURES
+    assert cluster.network.counts["Failed"] == SUSPECT_AFTER + 1
     cluster.settle()
 
 
