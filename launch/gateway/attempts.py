@@ -336,6 +336,7 @@ class Attempts:
             other.troubled_since, other.retry_at = transfer.troubled_since, transfer.retry_at
             other.failures, other.trouble = transfer.failures, transfer.trouble
             other.suspicions, other.avoid = transfer.suspicions, transfer.avoid
+            other.raised_alone = transfer.raised_alone
 
     def check(self) -> None:
         """Raise InvariantBroken unless the indexes say what the transfers say."""

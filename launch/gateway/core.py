@@ -208,11 +208,12 @@ class GatewayCore:
             self.fleet.bar(failed.peer, sender, now)
         if failed.kind is FailureKind.COMPUTE:
             avoid = frozenset({sender})  # the request is to blame, or the worker
-            if failed.alone and transfer.is_suspect:
+            if not (failed.alone and transfer.is_suspect):
+                transfer.suspect()
+            elif transfer.raised():
                 error = PeerError(f"the model's pass failed: {failed.detail}")
                 self._attempts.reject(transfer, error)
                 return
-            transfer.suspect()
         self._attempts.again(transfer, now, f"{failed.kind}: {failed.detail}", avoid)
 
     def _gone(self, sender: InstanceId, transfer: Transfer | None, now: float) -> None:

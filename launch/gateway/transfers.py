@@ -10,6 +10,7 @@ from common.messages import Expect, Peer, Prefill, Refused, Resume, TokenRun
 from common.params import FinishReason, SamplingParams
 
 RETRY_MIN_S = 1.0
+BLAMED_AFTER = 2  # passes of a suspect's own that raised: one may be by chance
 SUSPECT_AFTER = 2  # failures of what it was computed by: whoever is to blame is in each of them
 CLEARED_AFTER_TOKENS = 16  # more than whoever fails at every pass of decode gets from prefill
 
@@ -94,6 +95,7 @@ class Transfer:
     troubled_since: float | None = None  # a failure, or no workers; without progress since
     failures: int = 0  # without progress since
     suspicions: int = 0  # workers that died and passes that raised while it was there, of late
+    raised_alone: int = 0  # passes of its own that raised, a suspect as it was
     n_fresh: int = 0  # outputs since the last of these
     retry_at: float | None = None  # when UNROUTED: try again
     trouble: str = "no workers are ready"  # the last failure, for whoever gives up
@@ -125,11 +127,17 @@ class Transfer:
         self.suspicions += 1
         self.n_fresh = 0
 
+    def raised(self) -> bool:
+        """A pass of its own raised. True: it has done so too often to be by chance."""
+        self.raised_alone += 1
+        self.n_fresh = 0
+        return self.raised_alone == BLAMED_AFTER
+
     def well(self, n_fresh: int) -> None:
         """It has so many more outputs."""
         self.n_fresh += n_fresh
         if self.n_fresh >= CLEARED_AFTER_TOKENS:
-            self.suspicions = 0
+            self.suspicions = self.raised_alone = 0
 
     def live(self) -> list[Sample]:
         return [sample for sample in self.samples if not sample.over]

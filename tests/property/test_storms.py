@@ -12,7 +12,7 @@ from bench.simulate.shape import Shape, Weather
 from bench.simulate.workload import workload
 from common.errors import Overloaded, PeerError
 from common.ids import Role
-from launch.gateway.transfers import SUSPECT_AFTER
+from launch.gateway.transfers import BLAMED_AFTER, SUSPECT_AFTER
 
 TWO = Shape(prefills=2, decodes=2)
 EVERYTHING = Wants.ENDS | Wants.LOGPROBS | Wants.SCORES
@@ -76,7 +76,7 @@ def test_a_request_whose_passes_always_raise_is_given_up() -> None:
     cluster.submit(request)
     cluster.answer([request], seconds=5.0)
     assert isinstance(cluster.client(request).error, PeerError)
-    assert cluster.network.counts["Failed"] == SUSPECT_AFTER + 1
+    assert cluster.network.counts["Failed"] == SUSPECT_AFTER + BLAMED_AFTER
     cluster.settle()
 
 
