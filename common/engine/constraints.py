@@ -2,11 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock, Thread
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.engine.plan import Draw
+from common.errors import SetupError
 from common.ids import TransferId
 from common.text.grammar import GrammarTokenizer, Matcher
 
@@ -14,12 +17,21 @@ MAX_MATCHERS = 1024  # answers that are followed; of others what they have said 
 
 
 class Constraints:
-    """Reads the model's vocabulary when the first answer with a grammar is drawn."""
+    """Reads the model's vocabulary once: when told to, else when an answer with a grammar comes."""
 
     def __init__(self, load: Callable[[], GrammarTokenizer]) -> None:
         self._load = load
+        self._loading = Lock()  # of what comes next
         self._tokenizer: GrammarTokenizer | None = None
         self._matchers: OrderedDict[tuple[TransferId, int], Matcher] = OrderedDict()
+
+    def prepare(self) -> None:
+        """Begin to read the vocabulary, so that no pass waits for it. Any thread."""
+        Thread(target=self._prepare, name="grammars").start()
+
+    def _prepare(self) -> None:
+        with suppress(SetupError):  # told to whoever draws
+            self._ready()
 
     def allowed(self, draws: Sequence[Draw]) -> dict[int, NDArray[np.bool_]]:
         """By draw that has a grammar: [V], what it may draw."""
@@ -39,6 +51,10 @@ class Constraints:
         return allowed_V
 
     def _begin(self, grammar: str) -> Matcher:
-        if self._tokenizer is None:
-            self._tokenizer = self._load()
-        return self._tokenizer.matcher(grammar)
+        return self._ready().matcher(grammar)
+
+    def _ready(self) -> GrammarTokenizer:
+        with self._loading:
+            if self._tokenizer is None:
+                self._tokenizer = self._load()
+            return self._tokenizer

@@ -185,12 +185,14 @@ class _Worker:
 
     def run(self, parent: int | None) -> int:
         size = self._size()
+        constraints = Constraints(self._tokens)
+        constraints.prepare()
         loaded = self._load(size)
         pages = self._kind.make_pages(size.n_pages, size.kv.page_bytes)
         self._stack.callback(pages.close)
         host_pages = self._host_pages(size)
         cache = KVCache(size.kv, pages.pages)
-        runner = self._warm(Runner(loaded.model, cache, Constraints(self._tokens)), size)
+        runner = self._warm(Runner(loaded.model, cache, constraints), size)
         shell = self._shell(size, loaded, (pages, host_pages), runner)
         on_stop(lambda at_once: shell.stop(at_once=at_once), parent)
         shell.links.join(self._config.join, time.monotonic())
