@@ -55,7 +55,7 @@ def chat_prompt(
             param="continue_final_message",
         )
     text = template.render(
-        [_with_arguments(message, n) for n, message in enumerate(request.messages)],
+        [_as_templates_want(message, n) for n, message in enumerate(request.messages)],
         tools=tools,
         add_generation_prompt=not goes_on and request.add_generation_prompt is not False,
         continue_final_message=goes_on,
@@ -65,8 +65,11 @@ def chat_prompt(
     return _truncated((ids, None), request, room)
 
 
-def _with_arguments(message: Mapping[str, Any], n: int) -> Mapping[str, Any]:
-    """Calls that were made: clients send back their arguments as text, templates want an object."""
+def _as_templates_want(message: Mapping[str, Any], n: int) -> Mapping[str, Any]:
+    """Of calls that were made, clients send back the arguments as text; templates want an object.
+    Beside them they send no content; many a template adds it to its text, unseen."""
+    if message.get("content") is None:
+        message = {**message, "content": ""}
     calls = message.get("tool_calls")
     if not calls:
         return message
@@ -140,7 +143,13 @@ def _truncated(encoded: Encoded, request: Sampling, room: int) -> Encoded:
     most = request.truncate_prompt_tokens
     if most is None:
         return encoded
-    kept = room if most == -1 else most
+    if most == 0:
+        raise ClientError(
+            "truncate_prompt_tokens is 0, which leaves nothing; give 1 or more, or -1: as many as "
+            "fit",
+            param="truncate_prompt_tokens",
+        )
+    kept = max(1, room) if most == -1 else most
     return encoded if len(ids) <= kept else (ids[-kept:], None)
 
 

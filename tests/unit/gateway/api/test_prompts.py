@@ -7,7 +7,7 @@ import pytest
 from common.errors import ClientError
 from common.text.load import TextModel
 from launch.gateway.api.served import Served
-from tests.unit.gateway.api.preparing import CAPITAL, chat, completion, refused
+from tests.unit.gateway.api.preparing import CAPITAL, USER, chat, completion, refused
 
 
 def test_every_kind_of_prompt(served: Served) -> None:
@@ -31,6 +31,22 @@ def test_a_prompt_may_be_cut_to_its_last_tokens(served: Served) -> None:
     assert len(ids(prompt="a b " * 999, truncate_prompt_tokens=-1, max_tokens=10)) == 90
     alone = chat(served).prompts[0].ids
     assert chat(served, truncate_prompt_tokens=3).prompts[0].ids == alone[-3:]
+    assert refused(served, truncate_prompt_tokens=0)[0] == "truncate_prompt_tokens"
+    param, message = refused(served, truncate_prompt_tokens=-1, max_tokens=105)
+    assert param == "max_tokens"
+    assert "1 tokens of prompt and 105 of output" in message
+
+
+def test_calls_that_were_made_need_no_content(served: Served) -> None:
+    """As the official client sends an answer back: this model's template adds the content to its
+    text, and knows of no calls."""
+    function = {"name": "weather", "arguments": '{"city": "Paris"}'}
+    call = {"id": "a", "type": "function", "function": function}
+    made = {"role": "assistant", "tool_calls": [call]}
+    told = {"role": "tool", "tool_call_id": "a", "content": "sunny"}
+    empty = chat(served, messages=[USER, {**made, "content": ""}, told]).prompts[0].ids
+    assert chat(served, messages=[USER, {**made, "content": None}, told]).prompts[0].ids == empty
+    assert chat(served, messages=[USER, made, told]).prompts[0].ids == empty
 
 
 def test_a_prompt_that_does_not_fit_names_both_numbers(served: Served) -> None:
