@@ -26,6 +26,7 @@ from common.log import RequestLog, line, set_up_logging
 from common.messages import PROTOCOL, Hello, Peer
 from common.metrics import GatewayMetrics
 from common.rundir import host_id, make_private
+from common.text.grammar import Grammars, GrammarTokenizer
 from common.text.load import load_text_model
 from common.wire import Mailbox
 from launch.gateway.api.admission import Admission
@@ -136,7 +137,9 @@ class _Server:
         text = await asyncio.to_thread(
             load_text_model, Path(config.model or ""), chat_template=template
         )
-        app = create_app(self._engine, text, config, self._metrics, self._admission)
+        grammars = Grammars(lambda: GrammarTokenizer(text))
+        grammars.prepare()
+        app = create_app(self._engine, text, config, self._metrics, self._admission, grammars)
         self._http = _QuietServer(
             uvicorn.Config(
                 app,

@@ -42,7 +42,7 @@ from common.log import RequestLog, line, set_up_logging
 from common.messages import PROTOCOL, Hello, Limits, ModelIdentity, Peer, RegionKey
 from common.model.load import DTYPES, LoadedModel, load_model, read_spec, weights_bytes
 from common.rundir import host_id, make_private
-from common.text.grammar import GrammarTokenizer
+from common.text.grammar import Grammars, GrammarTokenizer
 from common.text.load import load_text_model
 from common.values import Quantization, TransportName
 from common.wire import Mailbox
@@ -185,14 +185,14 @@ class _Worker:
 
     def run(self, parent: int | None) -> int:
         size = self._size()
-        constraints = Constraints(self._tokens)
-        constraints.prepare()
+        grammars = Grammars(self._tokens)
+        grammars.prepare()
         loaded = self._load(size)
         pages = self._kind.make_pages(size.n_pages, size.kv.page_bytes)
         self._stack.callback(pages.close)
         host_pages = self._host_pages(size)
         cache = KVCache(size.kv, pages.pages)
-        runner = self._warm(Runner(loaded.model, cache, constraints), size)
+        runner = self._warm(Runner(loaded.model, cache, Constraints(grammars)), size)
         shell = self._shell(size, loaded, (pages, host_pages), runner)
         on_stop(lambda at_once: shell.stop(at_once=at_once), parent)
         shell.links.join(self._config.join, time.monotonic())

@@ -8,6 +8,8 @@ these anew for each token. Must hold no request.
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock, Thread
 from typing import Any
 
 import llguidance
@@ -17,7 +19,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
-from common.errors import ClientError
+from common.errors import ClientError, SetupError
 from common.text.load import TextModel
 
 Schema = dict[str, Any] | bool
@@ -141,6 +143,30 @@ class GrammarTokenizer:
     def matcher(self, grammar: str) -> "Matcher":
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
         return Matcher(matcher, self.vocab_size, self.end_token_ids)
+
+
+class Grammars:
+    """A model's `GrammarTokenizer`: made once, when told to, else when first wanted. Any thread."""
+
+    def __init__(self, load: Callable[[], GrammarTokenizer]) -> None:
+        self._load = load
+        self._loading = Lock()  # of what comes next
+        self._tokenizer: GrammarTokenizer | None = None
+
+    def prepare(self) -> None:
+        """Begin to make it: nobody is to wait for it later, and it holds the GIL for 0.2 s."""
+        Thread(target=self._prepare, name="grammars").start()
+
+    def _prepare(self) -> None:
+        with suppress(SetupError):  # told to whoever wants it
+            self.tokenizer()
+
+    def tokenizer(self) -> GrammarTokenizer:
+        """Raises what `load` does."""
+        with self._loading:
+            if self._tokenizer is None:
+                self._tokenizer = self._load()
+            return self._tokenizer
 
 
 class Matcher:

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from threading import Lock
 from typing import TypeVar
 
 from starlette.applications import Starlette
@@ -26,7 +25,7 @@ from common.errors import BatonError, ClientError, Overloaded, SloMissed, TimedO
 from common.ids import Role
 from common.log import line
 from common.metrics import CONTENT_TYPE, GatewayMetrics
-from common.text.grammar import GrammarTokenizer
+from common.text.grammar import Grammars
 from common.text.load import TextModel
 from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.admission import Admission
@@ -76,9 +75,10 @@ def create_app(
     config: ServeConfig,
     metrics: GatewayMetrics,
     admission: Admission,
+    grammars: Grammars,
 ) -> Starlette:
     """The ASGI application."""
-    api = _Api(engine, text, config, metrics, admission)
+    api = _Api(engine, text, config, metrics, admission, grammars)
     routes = [
         Route("/v1/completions", api.completions, methods=["POST"]),
         Route("/v1/chat/completions", api.chat, methods=["POST"]),
@@ -114,6 +114,7 @@ class _Api:
         config: ServeConfig,
         metrics: GatewayMetrics,
         admission: Admission,
+        grammars: Grammars,
     ) -> None:
         self._engine = engine
         self._text = text
@@ -123,8 +124,7 @@ class _Api:
         self._name = config.served_model_name or text.name
         self._started = int(time.time())
         self._slo = Slo(ttft_s=_seconds(config.slo_ttft), tpot_s=_seconds(config.slo_tpot))
-        self._grammars: GrammarTokenizer | None = None
-        self._grammars_lock = Lock()
+        self._grammars = grammars
         self._seeds = None if config.seed is None else random.Random(config.seed)
 
     # --- generation --------------------------------------------------------------------------
@@ -181,11 +181,8 @@ class _Api:
         )
 
     def _check_grammar(self, grammar: str, param: str) -> None:
-        """In a worker thread. Reads the vocabulary when the first answer with a grammar comes."""
-        with self._grammars_lock:
-            if self._grammars is None:
-                self._grammars = GrammarTokenizer(self._text)
-        self._grammars.check(grammar, param=param)
+        """In a worker thread."""
+        self._grammars.tokenizer().check(grammar, param=param)
 
     def _draw_seed(self) -> int:
         if self._seeds is not None:

@@ -1,18 +1,15 @@
 """Grammars over passes: every draw is held to its own, wherever its answer was begun."""
 
-from threading import Event
-
 import numpy as np
 import pytest
 import torch
 
 from common.engine.constraints import Constraints
 from common.engine.plan import Draw
-from common.errors import SetupError
 from common.ids import TransferId
 from common.params import SamplingParams
 from common.sampling import sample
-from common.text.grammar import GrammarTokenizer, of_choice
+from common.text.grammar import Grammars, GrammarTokenizer, of_choice
 from common.text.load import TextModel
 
 END = 2
@@ -20,7 +17,7 @@ END = 2
 
 @pytest.fixture
 def constraints(smollm2: TextModel) -> Constraints:
-    return Constraints(lambda: GrammarTokenizer(smollm2))
+    return Constraints(Grammars(lambda: GrammarTokenizer(smollm2)))
 
 
 def draw(
@@ -44,32 +41,7 @@ def test_nothing_is_loaded_for_answers_that_may_be_anything() -> None:
     def never() -> GrammarTokenizer:
         raise AssertionError
 
-    assert Constraints(never).allowed([draw("a")]) == {}
-
-
-def test_what_is_read_beforehand_is_read_once(smollm2: TextModel) -> None:
-    begun, loads = Event(), list[GrammarTokenizer]()
-
-    def load() -> GrammarTokenizer:
-        begun.set()
-        loads.append(GrammarTokenizer(smollm2))
-        return loads[-1]
-
-    constraints = Constraints(load)
-    constraints.prepare()
-    assert begun.wait(10)  # nobody has drawn yet
-    assert constraints.allowed([draw("a", grammar=of_choice(["red"]))])
-    assert len(loads) == 1
-
-
-def test_who_draws_is_told_that_the_vocabulary_cannot_be_read() -> None:
-    def load() -> GrammarTokenizer:
-        raise SetupError("no file")
-
-    constraints = Constraints(load)
-    constraints.prepare()
-    with pytest.raises(SetupError, match="no file"):
-        constraints.allowed([draw("a", grammar=of_choice(["red"]))])
+    assert Constraints(Grammars(never)).allowed([draw("a")]) == {}
 
 
 def test_answers_go_on_from_what_they_have_said(

@@ -40,6 +40,7 @@ from common.messages import (
 )
 from common.metrics import GatewayMetrics
 from common.rundir import host_id
+from common.text.grammar import Grammars, GrammarTokenizer
 from common.text.load import TextModel
 from common.wire import Mailbox
 from launch.gateway.api.admission import Admission
@@ -209,7 +210,8 @@ async def serving(
         own = Mailbox(worker, Role.DECODE, run_dir=Path(run_dir))
         played = Worker(Links(own, _hello(own, worker, Role.DECODE)), says)
         admission = Admission(config.max_waiting_requests, metrics)
-        app = create_app(engine, text, config, metrics, admission)
+        grammars = Grammars(lambda: GrammarTokenizer(text))
+        app = create_app(engine, text, config, metrics, admission, grammars)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         playing: asyncio.Task[None] | None = None
         try:

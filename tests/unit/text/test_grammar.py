@@ -5,15 +5,17 @@ import re
 import time
 from dataclasses import replace
 from random import Random
+from threading import Event
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
 
-from common.errors import ClientError
+from common.errors import ClientError, SetupError
 from common.text.grammar import (
     MAX_GBNF_RULES,
+    Grammars,
     GrammarTokenizer,
     Matcher,
     of_choice,
@@ -203,3 +205,28 @@ def test_grammars_that_would_take_long_to_read_are_refused_at_once() -> None:
 
 def test_a_rule_of_gbnf_may_be_named_start_of_something() -> None:
     assert "begin" in of_ebnf('root ::= start-of\nstart-of ::= "begin"')
+
+
+def test_what_is_read_beforehand_is_read_once(smollm2: TextModel) -> None:
+    begun, made = Event(), list[GrammarTokenizer]()
+
+    def load() -> GrammarTokenizer:
+        begun.set()
+        made.append(GrammarTokenizer(smollm2))
+        return made[-1]
+
+    grammars = Grammars(load)
+    grammars.prepare()
+    assert begun.wait(10)  # nobody has wanted it yet
+    assert grammars.tokenizer() is grammars.tokenizer()
+    assert len(made) == 1
+
+
+def test_who_wants_a_vocabulary_is_told_that_it_cannot_be_read() -> None:
+    def load() -> GrammarTokenizer:
+        raise SetupError("no file")
+
+    grammars = Grammars(load)
+    grammars.prepare()
+    with pytest.raises(SetupError, match="no file"):
+        grammars.tokenizer()
