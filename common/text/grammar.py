@@ -7,10 +7,13 @@ these anew for each token. Must hold no request.
 
 import json
 import re
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import llguidance
 import llguidance.numpy
@@ -21,14 +24,20 @@ from numpy.typing import NDArray
 
 from common.errors import ClientError, SetupError
 from common.text.load import TextModel
+from common.text.schemas import closed
 
+_Result = TypeVar("_Result")
 Schema = dict[str, Any] | bool
 """JSON schema."""
 
 MAX_GBNF_CHARS = 2**14  # it is read in Python, in time that grows with rules times length
 MAX_GBNF_RULES = 512
 _MAX_REASON_CHARS = 500
+MAX_GRAMMAR_CHARS = 2**17
+_STACK_BYTES = 2**29  # `llguidance` recurses, up to once for every few characters: 16 kB each time
+_stack_bytes = Lock()
 _TRIED_TOKENS = 4  # of an answer, before a grammar is taken
+_MAX_TRIED_S = 1.0  # of computing; a worker's pass would wait nearly as long
 _LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start\s*:(?!:=))", re.MULTILINE)
 _LIMITS = LLParserLimits(  # a token's mask holds up all of a pass: tenths of a second at most
     initial_lexer_fuel=250_000,
@@ -45,7 +54,7 @@ def of_json_schema(schema: Schema, *, param: str | None = None) -> str:
         schema = {} if schema else {"enum": []}
     try:
         return LLMatcher.grammar_from_json_schema(
-            json.dumps(schema),
+            json.dumps(closed(schema)),
             defaults={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
         )
     except (ValueError, RecursionError) as error:
@@ -119,17 +128,20 @@ class GrammarTokenizer:
         to be followed, as far as an answer's first tokens tell. May take a second."""
         if not self.end_token_ids:
             raise ClientError(f"{param}: this model has no token that ends an answer", param=param)
-        failed, why = LLMatcher.validate_grammar_with_warnings(
-            grammar, self._tokenizer, limits=_LIMITS
-        )
-        reason = " ".join(why) if failed else self._failure(grammar)
+        reason = _with_room(lambda: self._failure(grammar))
         if reason is not None:
             reason = (reason.strip().splitlines() or ["it is not valid"])[0][:_MAX_REASON_CHARS]
             raise ClientError(f"{param} cannot be followed: {reason}", param=param)
 
     def _failure(self, grammar: str) -> str | None:
         """Why an answer comes to no end as it should; None: it begins well."""
-        matcher, outputs = self.matcher(grammar), ()
+        began = time.thread_time()
+        failed, why = LLMatcher.validate_grammar_with_warnings(
+            grammar, self._tokenizer, limits=_LIMITS
+        )
+        if failed:
+            return " ".join(why)
+        matcher, outputs = self._matcher(grammar), ()
         for _ in range(_TRIED_TOKENS):
             may_V = matcher.allowed(outputs)
             if matcher.failure is not None or may_V is None:
@@ -138,9 +150,12 @@ class GrammarTokenizer:
             if not may_V.any():
                 break
             outputs += (int(may_V.argmax()),)
-        return None
+        return "it takes too long" if time.thread_time() - began > _MAX_TRIED_S else None
 
     def matcher(self, grammar: str) -> "Matcher":
+        return _with_room(lambda: self._matcher(grammar))
+
+    def _matcher(self, grammar: str) -> "Matcher":
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
         return Matcher(matcher, self.vocab_size, self.end_token_ids)
 
@@ -213,6 +228,25 @@ class Matcher:
         allowed_V = np.zeros(self._vocab_size, np.bool_)
         allowed_V[list(self._end_token_ids)] = True
         return allowed_V
+
+
+def _with_room(work: Callable[[], _Result]) -> _Result:
+    """Its result, computed in a thread whose stack does not overflow: that would end the process."""
+    result = Future[_Result]()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - of whoever waits
+            result.set_exception(error)
+
+    with _stack_bytes:
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            Thread(target=run, name="grammar").start()
+        finally:
+            threading.stack_size(before)
+    return result.result()
 
 
 def _reason(matcher: LLMatcher) -> str:
