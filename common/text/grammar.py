@@ -37,10 +37,10 @@ MAX_GRAMMAR_CHARS = 2**17
 _STACK_BYTES = 2**29  # `llguidance` recurses, up to once for every few characters: 16 kB each time
 _stack_bytes = Lock()
 _TRIED_TOKENS = 4  # of an answer, before a grammar is taken
-_MAX_TRIED_S = 1.0  # of computing; a worker's pass would wait nearly as long
+MAX_TRIED_S = 1.0  # of computing; a worker's pass would wait nearly as long
 _LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start\s*:(?!:=))", re.MULTILINE)
 _LIMITS = LLParserLimits(  # a token's mask holds up all of a pass: tenths of a second at most
-    initial_lexer_fuel=250_000,
+    initial_lexer_fuel=100_000,
     step_lexer_fuel=50_000,
     max_lexer_states=100_000,  # 1 to 2 kB each
     verbose_errors=False,
@@ -150,7 +150,7 @@ class GrammarTokenizer:
             if not may_V.any():
                 break
             outputs += (int(may_V.argmax()),)
-        return "it takes too long" if time.thread_time() - began > _MAX_TRIED_S else None
+        return "it takes too long" if time.thread_time() - began > MAX_TRIED_S else None
 
     def matcher(self, grammar: str) -> "Matcher":
         return _with_room(lambda: self._matcher(grammar))
@@ -231,7 +231,7 @@ class Matcher:
 
 
 def _with_room(work: Callable[[], _Result]) -> _Result:
-    """Its result, computed in a thread whose stack does not overflow: that would end the process."""
+    """Its result, computed in a thread whose stack is large: to overflow it ends the process."""
     result = Future[_Result]()
 
     def run() -> None:

@@ -5,7 +5,14 @@ from typing import Any
 import msgspec
 
 from common.errors import ClientError
-from common.text.grammar import Schema, of_choice, of_ebnf, of_json_schema, of_regex
+from common.text.grammar import (
+    MAX_GRAMMAR_CHARS,
+    Schema,
+    of_choice,
+    of_ebnf,
+    of_json_schema,
+    of_regex,
+)
 from launch.gateway.api.requests import (
     ResponseFormat,
     Sampling,
@@ -14,7 +21,6 @@ from launch.gateway.api.requests import (
 )
 from launch.gateway.api.served import Served
 
-MAX_GRAMMAR_CHARS = 2**18
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 

@@ -15,6 +15,7 @@ import pytest
 from common.errors import ClientError, SetupError
 from common.text.grammar import (
     MAX_GBNF_RULES,
+    MAX_GRAMMAR_CHARS,
     Grammars,
     GrammarTokenizer,
     Matcher,
@@ -230,3 +231,37 @@ def test_who_wants_a_vocabulary_is_told_that_it_cannot_be_read() -> None:
     grammars.prepare()
     with pytest.raises(SetupError, match="no file"):
         grammars.tokenizer()
+
+
+def chained_schema(n: int) -> str:
+    chain = {f"d{i}": {"properties": {"x": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(n)}
+    return of_json_schema({"$defs": {**chain, f"d{n}": {"type": "string"}}, "$ref": "#/$defs/d0"})
+
+
+def chained_rules(n: int) -> str:
+    return of_ebnf("start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(n)) + f'r{n}: "e"\n')
+
+
+@pytest.mark.parametrize("grammar", [chained_schema(1500), chained_rules(8000)])
+def test_rules_that_follow_each_other_thousands_deep_end_no_process(
+    grammars: GrammarTokenizer, grammar: str
+) -> None:
+    """They would overflow the stack of a usual thread."""
+    assert len(grammar) < MAX_GRAMMAR_CHARS
+    grammars.check(grammar, param="x")
+    assert allowed(grammars.matcher(grammar), ())
+
+
+def test_a_grammar_that_keeps_passes_waiting_is_refused(
+    grammars: GrammarTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.text.grammar.MAX_TRIED_S", 0.0)
+    with pytest.raises(ClientError, match="x cannot be followed: it takes too long"):
+        grammars.check(of_json_schema(PERSON), param="x")
+
+
+def test_regular_expressions_that_grow_with_the_square_are_refused(
+    grammars: GrammarTokenizer,
+) -> None:
+    with pytest.raises(ClientError, match="too big"):
+        grammars.check(of_regex("a?" * 20_000), param="x")

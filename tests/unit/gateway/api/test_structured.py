@@ -127,7 +127,7 @@ def deep(levels: int) -> dict[str, Any]:
         (
             {"structured_outputs": {"regex": "a" * 300_000}},
             "structured_outputs.regex",
-            "characters; at most 262144",
+            "characters; at most 131072",
         ),
     ],
 )
