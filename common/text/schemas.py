@@ -21,9 +21,12 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with every object closed that says nothing of other properties.
 
     One that combines schemas (`allOf`, `if`, ...) is left as it is: what is closed by itself may
-    not be combined any more.
+    not be combined any more. So is one that is nested too deeply.
     """
-    return schema if _combines(schema) else _closed(schema)
+    try:
+        return schema if _combines(schema) else _closed(schema)
+    except RecursionError:
+        return schema
 
 
 def _combines(value: object) -> bool:
