@@ -7,7 +7,18 @@ are not supported are refused by `launch.gateway.api.prepare`.
 import difflib
 import re
 import reprlib
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Sequence
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import Meta
@@ -186,11 +197,19 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     tokens: list[TokenId]
 
 
-_PARTS = {"stream_options": StreamOptions, "slo": SloBody}
+_INSTEAD = {  # of fields that other servers have, or have had
+    "guided_json": "use structured_outputs.json",
+    "guided_regex": "use structured_outputs.regex",
+    "guided_choice": "use structured_outputs.choice",
+    "guided_grammar": "use structured_outputs.grammar",
+    "priority": "there are no priorities; slo says when an answer is owed",
+    "response_format.schema": "give it as response_format.json_schema.schema",
+}
 _Request = TypeVar("_Request")
 _PATH = re.compile(r"^(?P<what>.*) - at `(?:key in )?\$(?P<path>[^`]*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _GOT = re.compile(r", got `[^`]*`$")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MAX_SHOWN_CHARS = 60
@@ -239,6 +258,9 @@ def _explained(text: str, body: bytes, kind: type) -> ClientError:
     got = _value_at(value, path)
     said = f"{path}: {wanted}" if got is None else f"{path}: {wanted}, got {shown(got)}"
     unit = " (milliseconds)" if path.endswith("_ms") else ""
+    choices = ", ".join(shown(one) for one in _choices(_types_at(kind, path)))
+    if choices and wanted.startswith("Invalid enum value"):
+        said = f"{path} is {shown(got)}; it must be one of {choices}"
     return ClientError(said + unit, param=path)
 
 
@@ -252,10 +274,12 @@ def _not_json(error: Exception, body: bytes) -> ClientError:
 
 
 def _unknown_field(name: str, path: str, kind: type) -> ClientError:
-    known = _names(_PARTS.get(path, kind))
+    bodies = [one for one in _types_at(kind, path) if isinstance(one, type)]
+    known = [name for one in bodies if issubclass(one, msgspec.Struct) for name in _names(one)]
     close = difflib.get_close_matches(name[:_MAX_SHOWN_CHARS], known, 1)
-    hint = f"did you mean {close[0]}?" if close else "leave it out"
     where = _joined(path, name[:_MAX_SHOWN_CHARS])
+    hint = f"did you mean {close[0]}?" if close else "leave it out"
+    hint = _INSTEAD.get(where, hint)
     return ClientError(f"unknown field {shown(_joined(path, name))}; {hint}", param=where)
 
 
@@ -267,9 +291,34 @@ def _names(kind: type) -> list[str]:
     return [field.encode_name for field in msgspec.structs.fields(kind)]
 
 
+def _types_at(kind: type, path: str) -> list[Any]:
+    """What may stand at a path within a body of that kind."""
+    types: list[Any] = [kind]
+    for name, index in _STEP.findall(path):
+        inner: list[Any] = []
+        for one in types:
+            if name and isinstance(one, type) and issubclass(one, msgspec.Struct):
+                inner += _members(get_type_hints(one).get(name, Any))
+            elif index and get_origin(one) is list:
+                inner += _members(get_args(one)[0])
+        types = inner
+    return types
+
+
+def _members(wanted: Any) -> list[Any]:  # noqa: ANN401 - a type, as `typing` has it
+    """Of a union each."""
+    if get_origin(wanted) in (Union, UnionType):
+        return [member for one in get_args(wanted) for member in _members(one)]
+    return [wanted]
+
+
+def _choices(types: Sequence[Any]) -> list[str]:
+    return [str(value) for one in types if get_origin(one) is Literal for value in get_args(one)]
+
+
 def _value_at(value: Any, path: str) -> object:  # noqa: ANN401 - any JSON
     """None: it is not there."""
-    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+    for name, index in _STEP.findall(path):
         if name and isinstance(value, dict):
             value = value.get(name)
         elif index and isinstance(value, list):

@@ -57,6 +57,27 @@ def test_all_fields_of_a_completion() -> None:
             'logit_bias: Expected `float` <= 100.0, got {"5":101}',
         ),
         (
+            '"response_format": {"type": "json"}',
+            "response_format.type",
+            'response_format.type is "json"; it must be one of "text", "json_object", '
+            '"json_schema"',
+        ),
+        (
+            '"response_format": {"type": "json_schema", "schema": {}}',
+            "response_format.schema",
+            'unknown field "response_format.schema"; give it as response_format.json_schema.schema',
+        ),
+        (
+            '"structured_outputs": {"jason": {}}',
+            "structured_outputs.jason",
+            'unknown field "structured_outputs.jason"; did you mean json?',
+        ),
+        (
+            '"guided_regex": "a"',
+            "guided_regex",
+            'unknown field "guided_regex"; use structured_outputs.regex',
+        ),
+        (
             '"temperatures": 1',
             "temperatures",
             'unknown field "temperatures"; did you mean temperature?',
