@@ -39,7 +39,7 @@ _stack_bytes = Lock()
 _TRIED_TOKENS = 4  # of an answer, before a grammar is taken
 MAX_TRIED_S = 1.0  # of computing; a worker's pass would wait nearly as long
 _LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start\s*:(?!:=))", re.MULTILINE)
-_LIMITS = LLParserLimits(  # a token's mask holds up all of a pass: tenths of a second at most
+LIMITS = LLParserLimits(  # a token's mask holds up all of a pass: tenths of a second at most
     initial_lexer_fuel=100_000,
     step_lexer_fuel=50_000,
     max_lexer_states=100_000,  # 1 to 2 kB each
@@ -137,7 +137,7 @@ class GrammarTokenizer:
         """Why an answer comes to no end as it should; None: it begins well."""
         began = time.thread_time()
         failed, why = LLMatcher.validate_grammar_with_warnings(
-            grammar, self._tokenizer, limits=_LIMITS
+            grammar, self._tokenizer, limits=LIMITS
         )
         if failed:
             return " ".join(why)
@@ -156,7 +156,7 @@ class GrammarTokenizer:
         return _with_room(lambda: self._matcher(grammar))
 
     def _matcher(self, grammar: str) -> "Matcher":
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         return Matcher(matcher, self.vocab_size, self.end_token_ids)
 
 
@@ -194,6 +194,14 @@ class Matcher:
         self._end_token_ids = end_token_ids
         self._read: tuple[int, ...] = ()
         self.failure: str | None = None  # why the grammar can be followed no further
+
+    def copy(self) -> "Matcher":
+        """As far as this one is, at no cost. What they learn of the grammar they share, until it is
+        as much as `llguidance` allows: then either may fail where a new one would not."""
+        assert self._matcher is not None, "the answer is over"
+        copied = Matcher(self._matcher.deep_copy(), self._vocab_size, self._end_token_ids)
+        copied._read = self._read
+        return copied
 
     def allowed(self, outputs: tuple[int, ...]) -> NDArray[np.bool_] | None:
         """[V] of what may follow `outputs`; None: they are not a continuation of those before.

@@ -1,15 +1,18 @@
 """Grammars over passes: every draw is held to its own, wherever its answer was begun."""
 
+from random import Random
+
 import numpy as np
 import pytest
 import torch
+from llguidance import LLParserLimits
 
 from common.engine.constraints import Constraints
 from common.engine.plan import Draw
 from common.ids import TransferId
 from common.params import SamplingParams
 from common.sampling import sample
-from common.text.grammar import Grammars, GrammarTokenizer, of_choice
+from common.text.grammar import Grammars, GrammarTokenizer, Matcher, of_choice, of_regex
 from common.text.load import TextModel
 
 END = 2
@@ -82,3 +85,32 @@ def test_a_draw_takes_the_best_of_what_it_may(
     assert held.logprob.top_tokens == (1234,)
     assert torch.equal(logits_BV, before)
     assert red != blue
+
+
+def test_answers_of_one_grammar_do_not_fail_of_what_others_have_learnt(
+    smollm2: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their matchers share what they learn, of which there may only be so much."""
+    monkeypatch.setattr("common.text.grammar.LIMITS", LLParserLimits(max_lexer_states=4000))
+    grammars = Grammars(lambda: GrammarTokenizer(smollm2))
+    constraints, random, grammar = Constraints(grammars), Random(1), of_regex("(.*a.{30}b)+")
+    made = 0
+
+    def new(self: GrammarTokenizer, grammar: str) -> Matcher:
+        nonlocal made
+        made += 1
+        return make(self, grammar)
+
+    make = GrammarTokenizer.matcher
+    for name in range(12):
+        alone, outputs = grammars.tokenizer().matcher(grammar), ()
+        monkeypatch.setattr(GrammarTokenizer, "matcher", new)
+        for _ in range(5):
+            (may_V,) = constraints.allowed([draw(str(name), outputs, grammar)]).values()
+            expected_V = alone.allowed(outputs)
+            assert expected_V is not None
+            assert (may_V == expected_V).all()
+            outputs += (random.choice(np.flatnonzero(may_V).tolist()),)
+        monkeypatch.setattr(GrammarTokenizer, "matcher", make)
+        assert alone.failure is None
+    assert 1 < made < 12  # some were shared, and some had to be made anew
