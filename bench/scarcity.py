@@ -27,7 +27,7 @@ from bench.load import run
 from bench.server import Server, running
 from common.engine.sizing import kv_spec
 from common.kv.layout import pages_for
-from common.model.load import read_spec
+from common.model.description import read_spec
 
 BAR = 0.8  # of the throughput with all the pages
 PAGE_TOKENS = 16

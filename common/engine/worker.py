@@ -40,7 +40,8 @@ from common.kv.host import HostMemory
 from common.kv.pages import PagePool
 from common.log import RequestLog, line, set_up_logging
 from common.messages import PROTOCOL, Hello, Limits, ModelIdentity, Peer, RegionKey
-from common.model.load import DTYPES, LoadedModel, load_model, read_spec, weights_bytes
+from common.model.description import read_spec
+from common.model.load import DTYPES, LoadedModel, load_model, weights_bytes
 from common.rundir import host_id, make_private
 from common.text.grammar import Grammars, GrammarTokenizer
 from common.text.load import load_text_model

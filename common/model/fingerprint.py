@@ -11,7 +11,7 @@ import msgspec
 
 from common.errors import SetupError
 from common.model.gguf_file import GgufFile
-from common.model.safetensors_weights import read_file, weight_files
+from common.model.hf_files import read_file, weight_files
 
 _END_BYTES = 1 << 20
 _N_SAMPLES = 64  # fine-tunes often leave a file's ends, and its size, as they were

@@ -9,9 +9,7 @@ import torch
 from common.kernels import native_products
 from common.kernels.matrix import Matrix, PackedMatrix
 from common.model.fingerprint import file_identity, fingerprint
-from common.model.gguf_file import GgufFile
-from common.model.gguf_weights import GgufSource, spec_from_gguf
-from common.model.hf_config import spec_from_config
+from common.model.gguf_weights import GgufSource
 from common.model.llama import Llama
 from common.model.packing import (
     Placed,
@@ -24,7 +22,7 @@ from common.model.packing import (
 )
 from common.model.quantization import choose_formats
 from common.model.rope import cos_sin_table
-from common.model.safetensors_weights import SafetensorsSource, read_file
+from common.model.safetensors_weights import SafetensorsSource
 from common.model.shared_weights import SharedWeights, private_weights
 from common.model.spec import ModelSpec, check_max_model_len
 from common.values import Quantization
@@ -45,16 +43,6 @@ class LoadedModel:
     def close(self) -> None:
         if self.shared is not None:
             self.shared.close()
-
-
-def read_spec(model_path: Path) -> ModelSpec:
-    """The spec alone, in milliseconds. `model_path`: a `.gguf` file or a Hugging Face directory.
-
-    Raises `UnsupportedModel` for what cannot be run here, `SetupError` for what cannot be read.
-    """
-    if model_path.is_dir():
-        return spec_from_config(read_file(model_path / "config.json"))
-    return spec_from_gguf(GgufFile(model_path))
 
 
 def weights_bytes(model_path: Path, dtype: torch.dtype, quantization: Quantization) -> int:

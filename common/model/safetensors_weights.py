@@ -2,21 +2,15 @@
 
 from pathlib import Path
 
-import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from common.errors import SetupError, UnsupportedModel
 from common.model.hf_config import spec_from_config
+from common.model.hf_files import read_file, weight_files
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-
-class _Index(msgspec.Struct, frozen=True):
-    weight_map: dict[str, str]  # tensor -> file name
 
 
 class SafetensorsSource:
@@ -51,30 +45,3 @@ class SafetensorsSource:
     def stored_rows(self, name: str) -> Tensor:
         stored = self._file_of[name].get_tensor(name)
         return stored.reshape(len(stored), -1).view(torch.uint8)
-
-
-def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files that hold the model, by name; all exist."""
-    index = directory / _INDEX
-    if index.is_file():
-        try:
-            names = msgspec.json.decode(read_file(index), type=_Index).weight_map.values()
-        except msgspec.MsgspecError as error:
-            raise SetupError(f"{index}: {error}") from error
-    else:
-        names = [_SINGLE]
-    files = [directory / name for name in sorted(set(names))]
-    for path in files:
-        if path.name not in names:
-            raise SetupError(f"{index}: {path} is not a file name")
-        if not path.is_file():
-            raise SetupError(f"{path} does not exist; weights load from safetensors and GGUF only")
-    return files
-
-
-def read_file(path: Path) -> bytes:
-    """Raises `SetupError` where the file cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SetupError(f"{path}: {error.strerror}") from error
