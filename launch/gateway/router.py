@@ -66,9 +66,11 @@ def route(
     usable = () if disaggregate == "never" else prefills
     prices = Prices(demand, usable, decodes, refused)
     remote = _cheapest(_pairs(prices, usable, decodes, barred))
-    willing = [] if disaggregate == "always" else [d for d in decodes if d.instance not in refused]
-    if remote is None and not willing:
-        willing = decodes
+    willing = [d for d in decodes if d.instance not in refused]
+    if remote is not None and disaggregate == "always":
+        willing = []
+    elif remote is None and not willing:
+        willing = list(decodes)
     local = _cheapest(prices.local(view, shield=remote is not None) for view in willing)
     best = _cheapest(one for one in (remote, local) if one is not None)
     if best is None:
