@@ -31,7 +31,7 @@ from bench.disturbance import Round, gaps, itl_ratio, same_tokens, summarise, ve
 from bench.sender import open_session
 from bench.server import Server, running
 
-N_STREAMS, STREAM_PROMPT_TOKENS, STREAM_TOKENS = 4, 6000, 2000
+N_STREAMS, STREAM_PROMPT_TOKENS, STREAM_TOKENS = 4, 4000, 4000
 N_BURST, BURST_PROMPT_TOKENS, BURST_TOKENS = 8, 2000, 8
 STEADY_TOKENS = 30  # of every stream, before anything counts
 VOCABULARY = range(1000, 30_000)
@@ -263,7 +263,9 @@ def _told(made: Round) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.isolation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.isolation", description=__doc__, allow_abbrev=False
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("model", help="as `baton serve --model` takes it")
     parser.add_argument("--rounds", type=int, default=3, help="[3]")
