@@ -206,8 +206,8 @@ class PrefillCore:
         limit = pace.limit(now, deadline_s)
         if limit is None:
             return None
-        in_a_pass = min(n_tokens, self._passes.chunk_tokens, limit.cost.tokens(0, limit.pass_s))
-        if not pace.is_known(in_a_pass):
+        in_a_pass = min(n_tokens, self._passes.chunk_tokens)
+        if not pace.is_known(in_a_pass, limit.cost.tokens(0, limit.pass_s)):
             return None
         if limit.pass_s + 2 * limit.cost.seconds(n_cached, n_tokens) <= deadline_s:
             pace.heed(deadline_s, now)  # if it is late, then for a pass that was too long

@@ -12,6 +12,7 @@ from math import inf, sqrt
 FORGET = 0.8  # what is left of the weight of a pass when another of its kind is measured
 DEEP_TOKENS = 1024  # passes whose tokens attend to more, in the mean, tell what attention costs
 RECENT_PASSES = 32
+FILLED = 2  # a pass that takes 1/2 of its limit, or more, was cut to it: to whole pages
 COMPARABLE = 4  # passes of less than 1/4 of the tokens say little of what a longer one takes
 HEED_S = 60.0  # a TTFT that was stated is expected to be stated again within that time
 AS_TIGHT = 1.1  # times a TTFT that is heeded: one that is stated again, a little later than it came
@@ -80,14 +81,19 @@ class Pace:
 
     def __init__(self) -> None:
         self._shallow, self._deep = _Measured(), _Measured()
-        self._sizes: deque[int] = deque(maxlen=RECENT_PASSES)
+        self._sizes: deque[tuple[int, bool]] = deque(maxlen=RECENT_PASSES)  # tokens; was it cut?
         self._running: tuple[int, float, float] | None = None  # tokens, pairs, and since when
+        self._is_cut = False  # the running pass may not be longer
         self._tightest: tuple[float, float] | None = None  # TTFT, and until when it is heeded
 
     # --- what passes cost --------------------------------------------------------------------
 
     def begin(self, n_tokens: int, n_pairs: float, now: float) -> None:
         self._running = (n_tokens, n_pairs, now)
+        limit = self.limit(now)
+        self._is_cut = limit is not None and (
+            n_tokens * limit.cost.token_s + n_pairs * limit.cost.pair_s >= limit.pass_s / FILLED
+        )
 
     def end(self, now: float) -> None:
         """The running pass is final, well or badly."""
@@ -95,7 +101,7 @@ class Pace:
             n_tokens, n_pairs, began = self._running
             kind = self._deep if n_pairs > DEEP_TOKENS * n_tokens else self._shallow
             kind.add(n_tokens, n_pairs, now - began)
-            self._sizes.append(n_tokens)
+            self._sizes.append((n_tokens, self._is_cut))
         self._running = None
 
     @property
@@ -118,9 +124,17 @@ class Pace:
         n_tokens, n_pairs, began = self._running
         return max(0.0, began + n_tokens * cost.token_s + n_pairs * cost.pair_s - now)
 
-    def is_known(self, n_tokens: int) -> bool:
-        """Passes were measured that tell what so many tokens take."""
-        return any(size * COMPARABLE >= n_tokens for size in self._sizes)
+    def is_known(self, n_tokens: int, n_cut: int) -> bool:
+        """Passes were measured that tell what so many tokens take, if a limit lets them be of
+        `n_cut` only.
+
+        That limit is itself computed from what passes cost. So it counts only where it was kept
+        to: few tokens that were slow would else tell of many that these are few at a time.
+        """
+        return any(
+            size * COMPARABLE >= (min(n_tokens, n_cut) if was_cut else n_tokens)
+            for size, was_cut in self._sizes
+        )
 
     # --- what passes may cost ----------------------------------------------------------------
 

@@ -74,7 +74,7 @@ def test_before_a_pass_nothing_is_known() -> None:
     assert pace.rest_s(0.0) == 0.0
     pace.end(0.0)  # a clock that stood still
     assert pace.cost is None
-    assert not pace.is_known(1)
+    assert not pace.is_known(1, 1)
 
 
 def test_what_is_left_of_the_running_pass() -> None:
@@ -92,12 +92,30 @@ def test_what_is_left_of_the_running_pass() -> None:
 
 def test_small_passes_do_not_tell_what_large_ones_take() -> None:
     pace = paced((0, 100, 0.1))
-    assert pace.is_known(400)
-    assert not pace.is_known(401)
+    assert pace.is_known(400, 400)
+    assert not pace.is_known(401, 401)
     for _ in range(RECENT_PASSES):
         pace.begin(1, 0.5, 0.0)
         pace.end(0.01)
-    assert not pace.is_known(400)
+    assert not pace.is_known(400, 400)
+
+
+def test_a_limit_tells_how_long_passes_are_only_where_they_were_cut_to_it() -> None:
+    """34 slow tokens do not tell of 1,200 that these would be computed 34 at a time."""
+    pace = paced((0, 34, 0.14))
+    limit = pace.limit(0.0, asked_s=0.6)
+    assert limit is not None
+    n_cut = limit.cost.tokens(0, limit.pass_s)
+    assert n_cut == 36
+    assert not pace.is_known(512, n_cut)
+    pace.heed(0.6, now=0.0)
+    pace.begin(32, pairs(0, 32), 0.0)  # whole pages of those 36
+    pace.end(0.13)
+    assert pace.is_known(512, n_cut)
+    assert not pace.is_known(512, 129)
+    pace.begin(8, pairs(0, 8), 1.0)  # no more was there
+    pace.end(1.03)
+    assert pace.is_known(512, n_cut)
 
 
 # --- limits ----------------------------------------------------------------------------------
