@@ -1,6 +1,7 @@
 """How people write numbers of bytes and lists of CPUs. Must not know what they are for."""
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
@@ -34,3 +35,14 @@ def parse_cpus(text: str) -> tuple[int, ...]:
             raise ValueError(f"the range {part} of CPUs runs backwards")
         cpus.update(numbers)
     return tuple(sorted(cpus))
+
+
+def spell_cpus(cpus: Iterable[int]) -> str:
+    """The inverse of `parse_cpus`: "0-3,5"."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -38,6 +38,6 @@ DeviceList = Annotated[
     str,
     Meta(
         pattern=r"^(auto|cpu|cuda(:\d+)?)(,cuda:\d+)*$",
-        description="auto, cpu or devices such as cuda:0,cuda:1",
+        description="auto or cpu (there is no path for GPUs yet)",
     ),
 ]

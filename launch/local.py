@@ -18,17 +18,18 @@ import uvicorn
 import uvloop
 from msgspec.structs import replace
 
-from common.config import ServeConfig, resolve
+from common.config import ServeConfig, WorkerConfig, resolve
 from common.engine.links import Links
 from common.errors import SetupError
 from common.ids import InstanceId, Role
 from common.log import RequestLog, line, set_up_logging
-from common.messages import PROTOCOL, Hello, Peer
+from common.messages import PROTOCOL, Hello, ModelIdentity, Peer
 from common.metrics import GatewayMetrics
 from common.rundir import host_id, make_private
 from common.text.grammar import Grammars, GrammarTokenizer
 from common.text.load import load_text_model
 from common.wire import Mailbox
+from launch.checks import checked
 from launch.gateway.api.admission import Admission
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.engine import Engine
@@ -43,6 +44,11 @@ KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that none is 
 CONNECTIONS_S = 2  # for the last answers to leave
 SETTLE_S = 0.1  # for workers to say that they have joined: the address is the last line
 
+_ALL_LOCAL = (
+    "--disaggregate always, and --prefill 0 starts no prefill worker: decode workers compute "
+    "prompts until one joins; --prefill 1 starts one"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -50,15 +56,23 @@ def serve(config: ServeConfig, environ: Mapping[str, str]) -> int:
     """Serve until told to stop. Returns the exit code. `config.model` is a path by now."""
     set_up_logging(config.log_level, Role.GATEWAY)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it would tell its own starts and stops
+    identity = checked(config, _workers(config, join=""))
     with _run_dir(config) as run_dir, _listening(config.host, config.port) as listener:
         local = replace(config, run_dir=str(run_dir))
-        return uvloop.run(_Server(local, run_dir, environ).run(listener))
+        return uvloop.run(_Server(local, identity, run_dir, environ).run(listener))
 
 
 class _Server:
     """The parts of one running `baton serve`."""
 
-    def __init__(self, config: ServeConfig, run_dir: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        identity: ModelIdentity,
+        run_dir: Path,
+        environ: Mapping[str, str],
+    ) -> None:
+        """`identity`: what workers must have."""
         self._config = config
         self._instance = InstanceId(uuid.uuid4().hex)
         self._request_log = _request_log(config, self._instance)
@@ -69,9 +83,10 @@ class _Server:
             listen=f"{config.control_host}:{config.control_port}",
         )
         self._metrics = GatewayMetrics(config.served_model_name or "")
+        self._links = Links(self._mailbox, self._hello(), reference=identity)
         self._engine = Engine(
             self._mailbox,
-            Links(self._mailbox, self._hello()),
+            self._links,
             GatewayOptions(
                 max_requests=config.max_waiting_requests,
                 disaggregate=config.disaggregate,
@@ -82,14 +97,8 @@ class _Server:
             metrics=self._metrics,
         )
         self._engine.on_crash = self._crashed
-        join = self._mailbox.endpoints[0]
-        cpus = sorted(os.sched_getaffinity(0))
         self._supervisor = Supervisor(
-            [
-                worker
-                for role in (Role.PREFILL, Role.DECODE)
-                for worker in resolve(config, role, join=join, cpus=cpus)
-            ],
+            _workers(config, join=self._mailbox.endpoints[0]),
             environ,
             on_exit=self._exited,
             on_hopeless=self._hopeless,
@@ -97,11 +106,12 @@ class _Server:
         self._engine.on_up = self._supervisor.joined
         self._engine.on_down = self._supervisor.silent
         self._engine.on_hung = self._supervisor.hung
-        self._engine.troubles = self._supervisor.troubles
+        self._engine.troubles = self._troubles
         self._admission = Admission(config.max_waiting_requests, self._metrics)
         self._http: uvicorn.Server | None = None
         self._draining: asyncio.Task[None] | None = None
         self._exit_code = 0
+        self._hopeless_why: str | None = None
 
     def _hello(self) -> Hello:
         peer = Peer(
@@ -113,11 +123,14 @@ class _Server:
         return Hello(protocol=PROTOCOL, peer=peer, model=None, limits=None, pool=None)
 
     async def run(self, listener: socket.socket) -> int:
-        """From start to the last process gone."""
+        """From start to the last process gone. Raises SetupError where a worker cannot start."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._told_to_stop)
         _log.info(line("starting", model=self._config.model, join=self._mailbox.endpoints[-1]))
+        config = self._config
+        if config.disaggregate == "always" and config.decode.workers and not config.prefill.workers:
+            _log.warning(line("no_prefill_worker", detail=_ALL_LOCAL))
         self._engine.start()
         self._supervisor.start()
         try:
@@ -128,6 +141,8 @@ class _Server:
             self._mailbox.close(linger_ms=GOODBYE_MS)
             self._request_log.close()
         _log.info(line("stopped"))
+        if self._hopeless_why is not None:
+            raise SetupError(self._hopeless_why)
         return self._exit_code
 
     async def _serve_http(self, listener: socket.socket) -> None:
@@ -214,10 +229,14 @@ class _Server:
     def _exited(self, worker: InstanceId, code: int) -> None:
         self._engine.lost(worker, crashed=code in CRASHES)
 
-    def _hopeless(self, worker: str) -> None:
-        _log.error(line("worker_cannot_start", worker=worker))
-        self._exit_code = 2
+    def _hopeless(self, worker: str, why: str) -> None:
+        _log.error(line("worker_cannot_start", worker=worker, detail=why))
+        self._hopeless_why = self._hopeless_why or f"{worker} cannot start: {why}"
         self._leave_at_once()
+
+    def _troubles(self, role: Role) -> tuple[str, ...]:
+        """Why workers of that pool are not up: processes that ended, workers that were refused."""
+        return (*self._supervisor.troubles(role), *self._links.refusals(role))
 
     def _crashed(self, error: BaseException) -> None:
         _log.critical(line("gateway_crashed"), exc_info=error)
@@ -231,6 +250,16 @@ class _QuietServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> "Iterator[None]":
         yield
+
+
+def _workers(config: ServeConfig, *, join: str) -> list[WorkerConfig]:
+    """Those that are started here."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return [
+        worker
+        for role in (Role.PREFILL, Role.DECODE)
+        for worker in resolve(config, role, join=join, cpus=cpus)
+    ]
 
 
 def _request_log(config: ServeConfig, instance: InstanceId) -> RequestLog:

@@ -4,6 +4,7 @@ Knows processes, not requests: who is ready to serve is the gateway's knowledge.
 """
 
 import asyncio
+import json
 import logging
 import os
 import random
@@ -25,6 +26,8 @@ from common.log import line
 BACKOFF_S = 0.25  # before the first restart; doubles
 MAX_BACKOFF_S = 15.0
 STEADY_S = 10.0  # up for so long, a worker's next restart waits as the first one does
+START_SILENT_S = 300.0  # a worker that says nothing for so long, and has not joined, hangs
+UNHEARD_S = 3600.0  # the same where its log level hides that it goes on
 SILENT_S = 30.0  # not up any more for so long, a worker that lives is killed: it may be stopped
 REPORTED_STARTS = 3  # that fail in a row, before it is an error of its own
 LAST_LINES = 20  # of a worker's log, kept to be told with that error
@@ -47,7 +50,7 @@ class _Worker:
     instance: InstanceId | None = None
     process: Process | None = None
     up_at: float | None = None  # seconds, the loop's clock; None: it has not joined yet
-    silence: asyncio.TimerHandle | None = None  # runs while it is not up any more
+    silence: asyncio.TimerHandle | None = None  # runs while it is not up yet, or not any more
     failed_starts: int = 0  # lives in a row that ended before they had joined
     trouble: str = ""  # how the last one ended, until the next has joined
     lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=LAST_LINES))
@@ -68,10 +71,11 @@ class Supervisor:
         environ: Mapping[str, str],
         *,
         on_exit: Callable[[InstanceId, int], None],
-        on_hopeless: Callable[[str], None],
+        on_hopeless: Callable[[str, str], None],
     ) -> None:
         """`on_exit` hears of every process that has ended: which instance, with what exit code;
-        `on_hopeless` of a worker that another start would not help, by its name."""
+        `on_hopeless` of a worker that another start would not help: its name, and what it said
+        that its operator must change."""
         self._workers = [_Worker(config) for config in workers]
         self._environ = environ
         self._on_exit = on_exit
@@ -114,10 +118,8 @@ class Supervisor:
 
     def silent(self, instance: InstanceId) -> None:
         """That instance is not up any more. If it lives, it has a while to come back."""
-        loop = asyncio.get_running_loop()
         for worker in self._of(instance):
-            worker.stop_waiting()
-            worker.silence = loop.call_later(SILENT_S, self._kill, worker, "worker_silent")
+            self._give(worker, SILENT_S, "worker_silent")
 
     def hung(self, instance: InstanceId) -> None:
         """That instance makes no progress, and will not."""
@@ -126,6 +128,18 @@ class Supervisor:
 
     def _of(self, instance: InstanceId) -> list[_Worker]:
         return [w for w in self._workers if w.instance == instance and w.process is not None]
+
+    def _give(self, worker: _Worker, seconds: float, why: str) -> None:
+        """So long from now, to be up."""
+        worker.stop_waiting()
+        loop = asyncio.get_running_loop()
+        worker.silence = loop.call_later(seconds, self._kill, worker, why)
+
+    def _starting(self, worker: _Worker) -> None:
+        """It starts, or shows that it goes on to: to load a model may take long."""
+        if worker.up_at is None:
+            tells = worker.config.log_level in ("debug", "info")
+            self._give(worker, START_SILENT_S if tells else UNHEARD_S, "worker_hangs_at_start")
 
     def _kill(self, worker: _Worker, why: str) -> None:
         if worker.process is not None:
@@ -148,7 +162,7 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             if code == SETUP_EXIT:
-                self._on_hopeless(worker.config.name)
+                self._on_hopeless(worker.config.name, _reason(worker.lines))
                 return
             if worker.up_at is not None and _now() - worker.up_at >= STEADY_S:
                 backoff_s = BACKOFF_S
@@ -204,15 +218,16 @@ class Supervisor:
         worker.process = process
         if self._stopping.is_set():  # it was being started when all were told to stop
             _signal(process, signal.SIGKILL)
+        self._starting(worker)
         try:
-            await _pass_on(process, worker.lines)
+            await _pass_on(process, worker.lines, lambda: self._starting(worker))
             return await process.wait()
         finally:
             worker.process = None
             worker.stop_waiting()
 
 
-async def _pass_on(process: Process, lines: deque[str]) -> None:
+async def _pass_on(process: Process, lines: deque[str], on_data: Callable[[], None]) -> None:
     """What it writes to stderr becomes ours, to its end; the last of it is kept."""
     assert process.stderr is not None
     lines.clear()
@@ -220,10 +235,22 @@ async def _pass_on(process: Process, lines: deque[str]) -> None:
     while data := await process.stderr.read(READ_BYTES):
         sys.stderr.buffer.write(data)
         sys.stderr.buffer.flush()
+        on_data()
         *whole, rest = (rest[-READ_BYTES:] + data).split(b"\n")
         lines.extend(text.decode(errors="replace") for text in whole)
     if rest:
         lines.append(rest.decode(errors="replace"))
+
+
+def _reason(lines: Sequence[str]) -> str:
+    """Why it cannot start, as `common.engine.worker.entry` logs it."""
+    for text in reversed(lines):
+        _, found, detail = text.partition(" event=cannot_start detail=")
+        if found:
+            with suppress(ValueError):
+                return str(json.loads(detail))
+            return detail
+    return "its log tells why"
 
 
 def _now() -> float:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from common.engine.events import Event, PeerBarred, PeerDown, PeerUp, Received
+from common.engine.identity import completed, difference
 from common.errors import PeerRefused
 from common.ids import InstanceId, Role
 from common.log import line
@@ -35,44 +36,9 @@ _RETRY_S = 0.005  # first wait when a link does not stand yet; doubles
 _HELLO_S = 0.1  # first wait for the answer to a Hello; doubles
 _MAX_WAIT_S = 1.0
 _REMIND_S = 10.0  # between log lines about a gateway that does not answer
+_HINT = "if that is the HTTP port: the one to join is join= in the server's log (--control-port)"
 
 _log = logging.getLogger(__name__)
-
-
-def difference(
-    ours: Hello, theirs: Hello, reference: ModelIdentity | None = None
-) -> HelloRefused | None:
-    """The first thing that must be equal and is not. An empty value is unknown: not compared.
-
-    `reference` stands in for the model of a gateway, which has none.
-    """
-    pairs: list[tuple[str, str | int, str | int]] = [("protocol", ours.protocol, theirs.protocol)]
-    model, other = ours.model or reference, theirs.model
-    if ours.protocol == theirs.protocol and other is None and theirs.peer.role is not Role.GATEWAY:
-        pairs.append(("model", model.name if model else "any", "none"))
-    if model is not None and other is not None:
-        pairs += [
-            ("model", model.name, other.name),
-            ("model fingerprint", model.fingerprint, other.fingerprint),
-            ("kv_dtype", model.kv_dtype, other.kv_dtype),
-        ]
-        if ours.limits is not None and theirs.limits is not None:
-            pairs.append(("block_size", ours.limits.page_tokens, theirs.limits.page_tokens))
-        pairs += [
-            ("page_layout", model.page_layout, other.page_layout),
-            ("kernel_path", model.kernel_path, other.kernel_path),
-        ]
-    for name, our_value, their_value in pairs:
-        if our_value != their_value and our_value != "" and their_value != "":
-            return HelloRefused(field=name, ours=str(our_value), theirs=str(their_value))
-    return None
-
-
-def _completed(known: ModelIdentity | None, seen: ModelIdentity) -> ModelIdentity:
-    if known is None:
-        return seen
-    names = ModelIdentity.__struct_fields__
-    return ModelIdentity(**{name: getattr(known, name) or getattr(seen, name) for name in names})
 
 
 @dataclass(slots=True)
@@ -105,8 +71,8 @@ class Links:
         reference: ModelIdentity | None = None,
         peer_lost_after_s: float = PEER_LOST_AFTER_S,
     ) -> None:
-        """`reference` (a gateway's): what workers must have; what it leaves empty, the first
-        worker welcomed decides."""
+        """`reference` (a gateway's): what workers must have; what it leaves empty, the worker that
+        has been there longest decides."""
         self.reference = reference
         self.drained = True  # False: `hear` has left messages unread; call it again at once
         self._mailbox = mailbox
@@ -119,6 +85,7 @@ class Links:
         self._address = ""  # of the gateway to join
         self._gateway = ANYONE  # its link's name
         self._remind_at = 0.0
+        self._refusals: dict[Role, str] = {}  # the last one's, until one of that role is up
 
     # --- what the loop calls -----------------------------------------------------------------
 
@@ -200,6 +167,20 @@ class Links:
         return link.hello if link is not None and link.up else None
 
     @property
+    def expected(self) -> ModelIdentity | None:
+        """What a worker must have that joins now; None: anything. Who has left does not count."""
+        expected = self.reference
+        if self._hello.model is None:
+            for link in self._links.values():
+                if link.hello is not None and link.hello.model is not None:
+                    expected = completed(expected, link.hello.model)
+        return expected
+
+    def refusals(self, role: Role) -> tuple[str, ...]:
+        """Why the last peer of that role was refused; nothing once another one is up."""
+        return (self._refusals[role],) if role in self._refusals else ()
+
+    @property
     def gateways(self) -> list[InstanceId]:
         """Those that are up."""
         return [
@@ -239,7 +220,7 @@ class Links:
         link = self._links.get(sender) or self._open(hello.peer, now)
         if link is None:
             return
-        refused = difference(self._hello, hello, self.reference)
+        refused = difference(self._hello, hello, self.expected)
         if refused is not None:
             self._refuse(sender, link, refused, now)
         else:
@@ -254,7 +235,7 @@ class Links:
         link = self._links.get(sender)
         if link is None or not isinstance(link.saying, Hello):
             return  # an answer to a Hello that we repeated needlessly
-        refused = difference(self._hello, hello, self.reference)
+        refused = difference(self._hello, hello, self.expected)
         if refused is not None:
             self._refuse(sender, link, refused, now)
         else:
@@ -344,13 +325,12 @@ class Links:
         """Nothing that must be equal differs."""
         link.hello, link.peer, link.barred = hello, hello.peer, None
         self._silent.pop(instance, None)
-        if self._hello.model is None and hello.model is not None:
-            self.reference = _completed(self.reference, hello.model)
 
     def _up(self, instance: InstanceId, link: _Link) -> None:
         """It knows that we agree, too."""
         if not link.up and link.hello is not None:
             link.up = True
+            self._refusals.pop(link.hello.peer.role, None)
             _log.info(line("peer_up", peer=instance, role=link.hello.peer.role))
             self._events.append(PeerUp(link.hello))
 
@@ -363,6 +343,8 @@ class Links:
         if link.up:
             self._events.append(PeerDown(instance))
         link.hello, link.up = None, False
+        if link.peer is not None:
+            self._refusals[link.peer.role] = f"{instance[:8]} was {detail}"
         if link.barred is None:
             _log.error(line("peer_barred", peer=instance, detail=detail))
             self._events.append(PeerBarred(instance, detail))
@@ -378,7 +360,7 @@ class Links:
                 self._drop(name, now)
             elif now >= self._remind_at:
                 self._remind_at = now + _REMIND_S
-                _log.warning(line("no_answer_from_gateway", address=self._address))
+                _log.warning(line("no_answer_from_gateway", address=self._address, hint=_HINT))
 
     def _remember_silent(self, peer: Peer) -> None:
         self._silent[peer.instance] = peer

@@ -10,19 +10,39 @@ from collections.abc import Callable, Collection
 from types import FrameType
 
 from common.errors import SetupError
+from common.spellings import spell_cpus
 
 _PR_SET_PDEATHSIG = 1
+_MOST_CPUS = 8192  # that Linux can be built for
 
 
 def pin(cpus: Collection[int] | None) -> None:
     """Run on these CPUs only; None: wherever the system puts us. Raises SetupError."""
-    if cpus is None:
-        return
-    try:
+    if cpus is not None:
+        check_cpus(cpus)
         os.sched_setaffinity(0, cpus)
-    except OSError as error:
-        allowed = sorted(os.sched_getaffinity(0))
-        raise SetupError(f"--cpus {sorted(cpus)}: {error.strerror}; there are {allowed}") from error
+
+
+def check_cpus(cpus: Collection[int]) -> None:
+    """Raises SetupError, naming those that there are, unless a process may be pinned to each."""
+    there = _allowed_cpus()
+    missing = set(cpus) - there
+    if missing:
+        raise SetupError(
+            f"--cpus {spell_cpus(cpus)}: there is no CPU {spell_cpus(missing)} for this process; "
+            f"there are {spell_cpus(there)}"
+        )
+
+
+def _allowed_cpus() -> set[int]:
+    """All that this process could run on, be it pinned to fewer: the system alone knows them, and
+    tells by what it makes of a wish for all."""
+    pinned = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, range(_MOST_CPUS))
+        return os.sched_getaffinity(0)
+    finally:
+        os.sched_setaffinity(0, pinned)
 
 
 def die_with(parent: int) -> None:

@@ -3,9 +3,10 @@
 Must not import torch: it is asked before anything is loaded.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.config import EngineConfig
+from common.config import EngineConfig, ModelOptions
 from common.errors import SetupError
 from common.ids import Role
 from common.kv.layout import DTYPE_BYTES, KVSpec, pages_for
@@ -27,6 +28,10 @@ class Sizes:
     @property
     def pool_bytes(self) -> int:
         return self.n_pages * (self.kv.page_bytes + _GENERATION_BYTES)
+
+    @property
+    def host_bytes(self) -> int:
+        return self.n_host_pages * (self.kv.page_bytes + _GENERATION_BYTES)
 
     @property
     def n_tokens(self) -> int:
@@ -60,18 +65,29 @@ def kv_spec(model: ModelSpec, dtype: str, page_tokens: int) -> KVSpec:
     )
 
 
-def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
-    """Raises SetupError, with both numbers, where one sequence of the full length does not fit."""
+def spec_of(config: EngineConfig | ModelOptions, model: ModelSpec) -> KVSpec:
+    """What a token leaves behind in a worker of that configuration. Raises SetupError."""
     dtype = model.native_dtype if config.dtype == "auto" else config.dtype
     if dtype not in DTYPE_BYTES:
         raise SetupError(f"dtype {dtype} is not one of {', '.join(DTYPE_BYTES)}: set --dtype")
-    kv = kv_spec(model, dtype, config.block_size)
+    return kv_spec(model, dtype, config.block_size)
+
+
+def context_of(config: EngineConfig | ModelOptions, model: ModelSpec) -> int:
+    """How long a sequence may be, in tokens. Raises SetupError."""
     max_model_len = config.max_model_len or model.context_tokens
     if max_model_len > model.context_tokens:
         raise SetupError(
             f"--max-model-len {max_model_len} exceeds the model's context of "
             f"{model.context_tokens} tokens"
         )
+    return max_model_len
+
+
+def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
+    """Raises SetupError, with both numbers, where one sequence of the full length does not fit."""
+    kv = spec_of(config, model)
+    max_model_len = context_of(config, model)
     n_pages = config.kv_cache_memory_bytes // (kv.page_bytes + _GENERATION_BYTES)
     n_needed = pages_for(max_model_len, kv.page_tokens)
     if n_pages < n_needed:
@@ -88,3 +104,16 @@ def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
             f"--kv-host-memory-bytes {host_bytes} holds no page of {kv.page_bytes} bytes: raise it"
         )
     return Sizes(kv=kv, max_model_len=max_model_len, n_pages=n_pages, n_host_pages=n_host_pages)
+
+
+def check_memory(workers: Sequence[Sizes], available_bytes: int) -> None:
+    """Raises SetupError, with both numbers, where their pages do not fit one machine together."""
+    n_bytes = sum(size.pool_bytes + size.host_bytes for size in workers)
+    if n_bytes > available_bytes:
+        flags = "--kv-cache-memory-bytes"
+        if any(size.n_host_pages for size in workers):
+            flags += " or --kv-host-memory-bytes"
+        raise SetupError(
+            f"the pages of {len(workers)} worker(s) need {n_bytes} bytes of memory and "
+            f"{available_bytes} are available: lower {flags}"
+        )

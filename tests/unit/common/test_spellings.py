@@ -1,6 +1,6 @@
 import pytest
 
-from common.spellings import parse_bytes, parse_cpus
+from common.spellings import parse_bytes, parse_cpus, spell_cpus
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,8 @@ def test_cpu_lists() -> None:
     assert parse_cpus("0-3,5,2") == (0, 1, 2, 3, 5)
     with pytest.raises(ValueError, match="the range 3-1 of CPUs runs backwards"):
         parse_cpus("3-1")
+
+
+@pytest.mark.parametrize("text", ["0", "0-3,5", "1,3,5-7"])
+def test_cpus_are_spelt_as_they_are_read(text: str) -> None:
+    assert spell_cpus(parse_cpus(text)) == text

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from common.engine.events import Event, PeerBarred, PeerDown, PeerUp, Received
-from common.engine.links import PEER_LOST_AFTER_S, Links, difference
+from common.engine.identity import difference
+from common.engine.links import PEER_LOST_AFTER_S, Links
 from common.errors import PeerRefused
 from common.ids import HostId, InstanceId, Role, TransferId
 from common.messages import (
@@ -156,7 +157,7 @@ def test_a_worker_joins_a_gateway_by_address_and_again_after_it_restarted(start:
     d.links.join(address, d.now)
     run(g, d, until=lambda: PeerUp(g.hello) in d.events and PeerUp(d.hello) in g.events)
     assert d.links.gateways == [g.id]
-    assert g.links.reference == MODEL
+    assert g.links.expected == MODEL
     g.mailbox.close()
     later = Side("h", Role.GATEWAY, Path(g.mailbox.endpoints[0][6:]).parent)
     later.mailbox.close()
@@ -246,12 +247,60 @@ def test_what_must_be_equal() -> None:
     assert difference(g, with_model(fingerprint="e"), partial) is not None
 
 
-def test_the_first_worker_completes_what_the_gateway_left_open(start: Start) -> None:
+def test_workers_that_are_there_complete_what_the_gateway_left_open(start: Start) -> None:
     g, d = start("g", Role.GATEWAY), start("d")
-    g.links.reference = msgspec.structs.replace(MODEL, kv_dtype="", page_layout="")
+    g.links.reference = said = msgspec.structs.replace(MODEL, kv_dtype="", page_layout="")
     d.dial(g)
     run(g, d, until=g.told(PeerUp(d.hello)))
-    assert g.links.reference == MODEL
+    assert g.links.expected == MODEL
+    d.links.leave()
+    run(g, until=g.told(PeerDown(d.id)))
+    assert g.links.expected == said
+
+
+def test_who_has_left_bars_nobody(start: Start) -> None:
+    wide = msgspec.structs.replace(MODEL, page_layout="x32x")
+    g, first = start("g", Role.GATEWAY), start("d", model=wide)
+    first.dial(g)
+    run(g, first, until=g.told(PeerUp(first.hello)))
+    late = start("e")
+    late.dial(g)
+    run(g, first, late, until=lambda: any(isinstance(e, PeerBarred) for e in late.events))
+    (why,) = g.links.refusals(Role.DECODE)
+    assert why == (
+        "eeeeeeee was refused: page_layout differs: ours is x32x, theirs is x16x "
+        "(set by --block-size, --dtype and --model)"
+    )
+    assert g.links.refusals(Role.PREFILL) == ()
+    first.links.leave()
+    run(g, until=g.told(PeerDown(first.id)))
+    next_one = start("f")
+    next_one.dial(g)
+    run(g, next_one, until=g.told(PeerUp(next_one.hello)))
+    assert g.links.expected == MODEL
+    assert g.links.refusals(Role.DECODE) == ()  # the pool has one that is right
+
+
+def test_what_the_gateway_says_itself_outlives_its_workers(start: Start) -> None:
+    g, d = start("g", Role.GATEWAY), start("d")
+    g.links.reference = msgspec.structs.replace(MODEL, page_layout="x32x")
+    d.dial(g)
+    run(g, d, until=lambda: any(isinstance(event, PeerBarred) for event in d.events))
+    assert g.links.expected == g.links.reference
+
+
+def test_an_address_where_nobody_answers_may_be_the_wrong_one(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    d = start("d")
+    d.links.join("tcp://127.0.0.1:9", d.now)
+    for _ in range(13):
+        d.turn()
+        d.ahead_s += 0.9
+    (told,) = [r.getMessage() for r in caplog.records if "no_answer" in r.getMessage()]
+    assert "address=tcp://127.0.0.1:9" in told
+    assert "if that is the HTTP port" in told
+    assert "--control-port" in told
 
 
 def test_a_goodbye_and_a_loss_told_by_a_gateway_are_down(start: Start) -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from common.config import ServeConfig, WorkerConfig, resolve_worker
-from common.engine.sizing import sizes
+from common.engine.sizing import check_memory, sizes
 from common.errors import SetupError
 from common.ids import Role
 from common.model.spec import Family, ModelSpec, NoScaling
@@ -76,3 +76,18 @@ def test_host_memory_is_whole_pages_or_refused() -> None:
     assert sizes(prefill, MODEL).n_host_pages == 0
     with pytest.raises(SetupError, match="--kv-host-memory-bytes 4096 holds no page of 368640"):
         sizes(config(kv_host_memory_bytes=4096), MODEL)
+
+
+def test_all_pools_of_a_machine_must_fit_it_together() -> None:
+    one = sizes(config(kv_cache_memory_bytes=2**30), MODEL)
+    spilling = sizes(config(kv_host_memory_bytes=2**30, kv_cache_memory_bytes=2**30), MODEL)
+    check_memory([one, one], 2 * one.pool_bytes)
+    message = (
+        f"the pages of 2 worker(s) need {2 * one.pool_bytes} bytes of memory and "
+        f"{2 * one.pool_bytes - 1} are available: lower --kv-cache-memory-bytes"
+    )
+    with pytest.raises(SetupError, match=re.escape(message)):
+        check_memory([one, one], 2 * one.pool_bytes - 1)
+    assert spilling.pool_bytes + spilling.host_bytes > 1.99 * 2**30
+    with pytest.raises(SetupError, match="or --kv-host-memory-bytes"):
+        check_memory([one, spilling], 2 * one.pool_bytes)

@@ -20,7 +20,22 @@ CONFIG = ServeConfig(
     prefill=PrefillConfig(workers=0),
     decode=DecodeConfig(workers=1),
 )
+CANNOT = """
+import sys
+sys.stderr.write('level=error process=d event=cannot_start detail="lower \\\\"--x\\\\""\\n')
+sys.exit(2)
+"""
 FAILS = "import sys; sys.stderr.write('there is no memory\\n'); sys.exit(1)"
+HANGS = "import time; time.sleep(60)"
+PROGRESSES = """
+import sys, time
+instance = sys.argv[sys.argv.index("--instance") + 1]
+for n in range(8):
+    sys.stderr.write(f"{n} progresses as {instance}\\n")
+    sys.stderr.flush()
+    time.sleep(0.25)
+time.sleep(60)
+"""
 LIVES = """
 import os, sys, time
 instance = sys.argv[sys.argv.index("--instance") + 1]
@@ -33,6 +48,7 @@ time.sleep(60)
 class Watched:
     supervisor: Supervisor
     exits: "asyncio.Queue[InstanceId]"
+    hopeless: list[tuple[str, str]]
 
     async def exited(self) -> InstanceId:
         return await asyncio.wait_for(self.exits.get(), 20)
@@ -48,15 +64,16 @@ def run(tmp_path: Path, script: str, test: Callable[[Watched], Awaitable[None]])
     async def whole() -> None:
         workers = resolve(CONFIG, Role.DECODE, join="ipc://nowhere", cpus=[0])
         exits: asyncio.Queue[InstanceId] = asyncio.Queue()
+        hopeless: list[tuple[str, str]] = []
         supervisor = Supervisor(
             workers,
             {"PYTHONPATH": str(tmp_path)},
             on_exit=lambda instance, _: exits.put_nowait(instance),
-            on_hopeless=pytest.fail,
+            on_hopeless=lambda worker, why: hopeless.append((worker, why)),
         )
         supervisor.start()
         try:
-            await test(Watched(supervisor, exits))
+            await test(Watched(supervisor, exits, hopeless))
         finally:
             await supervisor.stop()
 
@@ -145,3 +162,45 @@ def test_one_that_is_stopped_has_a_while_to_come_back(
         assert await watched.exited() == instance
 
     run(tmp_path, LIVES, test)
+
+
+def test_one_that_hangs_before_it_has_joined_is_killed_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervise, "START_SILENT_S", 0.3)
+
+    async def test(watched: Watched) -> None:
+        first = await watched.exited()
+        assert await watched.exited() != first
+        (trouble,) = watched.supervisor.troubles(Role.DECODE)
+        assert trouble == "decode-0 ended with signal 9, 2 times before it had joined"
+
+    run(tmp_path, HANGS, test)
+    assert "event=worker_hangs_at_start worker=decode-0" in caplog.text
+
+
+def test_one_that_shows_progress_or_has_joined_may_take_its_time(
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervise, "START_SILENT_S", 1.0)
+
+    async def test(watched: Watched) -> None:
+        _, instance = await lives(capfdbinary)
+        await asyncio.sleep(1.5)
+        assert watched.exits.empty()
+        watched.supervisor.joined(instance)
+        await asyncio.sleep(1.2)  # and says nothing any more
+        assert watched.exits.empty()
+
+    run(tmp_path, PROGRESSES, test)
+
+
+def test_why_one_cannot_start_is_told(tmp_path: Path) -> None:
+    async def test(watched: Watched) -> None:
+        await watched.exited()
+        await asyncio.sleep(0)
+        assert watched.hopeless == [("decode-0", 'lower "--x"')]
+
+    run(tmp_path, CANNOT, test)

@@ -1,0 +1,69 @@
+"""What can be known before a process is started or a model loaded: told at once, in one line.
+
+Whatever the workers would find out by themselves, each of them after seconds, is asked here of the
+same functions. Must not import torch.
+"""
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from common.config import ServeConfig, WorkerConfig
+from common.engine.identity import wanted
+from common.engine.process import check_cpus
+from common.engine.sizing import check_memory, context_of, sizes
+from common.errors import SetupError
+from common.messages import ModelIdentity
+from common.model.description import read_spec
+from common.model.fingerprint import fingerprint
+from transfer.available import available_bytes
+
+_CONNECT_S = 1.0
+_GREETING_S = 0.3  # a gateway speaks first
+_ANSWER_S = 1.0
+
+
+def checked(config: ServeConfig, workers: Sequence[WorkerConfig]) -> ModelIdentity:
+    """What workers of that server must have, those included that join it later.
+
+    `config` is settled (`model` is a path); `workers` are those of this machine. Raises SetupError
+    where they could not be started.
+    """
+    path = Path(config.model or "")
+    model = read_spec(path)
+    context_of(config, model)
+    for worker in workers:
+        if worker.cpus is not None:
+            check_cpus(worker.cpus)
+    check_memory([sizes(worker, model) for worker in workers], available_bytes())
+    return wanted(config, model, fingerprint(path))
+
+
+def check_join(address: str) -> None:
+    """Raises SetupError if an HTTP server answers at that address, as the API's own would.
+
+    Whoever does not answer may still be starting.
+    """
+    if address.startswith("tcp://") and _speaks_http(address.removeprefix("tcp://")):
+        raise SetupError(
+            f"--join {address}: an HTTP server answers there; the address to join is join= in the "
+            "server's log (--control-port)"
+        )
+
+
+def _speaks_http(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        return False
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection:
+            connection.settimeout(_GREETING_S)
+            with suppress(TimeoutError):
+                connection.recv(1)
+                return False
+            connection.settimeout(_ANSWER_S)
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return connection.recv(5) == b"HTTP/"
+    except (OSError, OverflowError):
+        return False
