@@ -15,7 +15,6 @@ from bench.search import never_rising
 from bench.simulate.plan_task import Task
 from bench.simulate.planner import Found, Outcome, Point, Verified
 
-NEAR = 1.03  # rates that differ by less are one row
 FAR_OFF = 10  # points of attainment
 
 
@@ -87,7 +86,8 @@ def _survey(surveyed: Sequence[Found]) -> list[str]:
 def _verified(task: Task, outcome: Outcome) -> list[str]:
     n = task.n_devices
     rows = [
-        f"{one.cores.plan.name:>16} {_rate(one.cores):>12} {one.rate / n:>12.4g} {one.error:>14.1f}"
+        f"{one.cores.plan.name:>16} {_rate(one.cores):>12} {_lost(one.cores):>12} "
+        f"{one.rate / n:>12.4g} {one.error:>14.1f}"
         for one in outcome.verified
     ]
     return [
@@ -100,32 +100,33 @@ def _verified(task: Task, outcome: Outcome) -> list[str]:
 
 
 def _rate(found: Found) -> str:
-    return f"{'>' if found.is_bound else ''}{found.rate:.4g}"
+    return f"{'>' if found.is_bound else ''}{_told(found.rate)}"
 
 
 def _lost(found: Found) -> str:
     lost = found.bracket.lost
-    return "-" if lost is None else f"{lost:.4g}"
+    return "-" if lost is None else _told(lost)
 
 
 def _curve(outcome: Outcome) -> list[str]:
-    """Rows of one rate for all, columns by plan."""
+    """A row for each rate that any plan was run at, a column for each plan."""
     shown = [one.cores for one in outcome.verified]
-    rates: list[float] = []
-    for rate in sorted(point.rate for found in shown for point in found.points):
-        if not rates or rate > rates[-1] * NEAR:
-            rates.append(rate)
+    rates = dict.fromkeys(_told(rate) for rate in sorted(p.rate for f in shown for p in f.points))
     header = "".join(f" {found.plan.name:>12}" for found in shown)
     rows = [
-        f"{rate:>16.4g}" + "".join(f" {_attainment_at(found, rate):>12}" for found in shown)
+        f"{rate:>16}" + "".join(f" {_attainment_at(found, rate):>12}" for found in shown)
         for rate in rates
     ]
     return ["", "predicted SLO attainment, %", f"{'requests/s':>16}{header}", *rows, ""]
 
 
-def _attainment_at(found: Found, rate: float) -> str:
-    near = [p.attainment for p in found.points if rate <= p.rate <= rate * NEAR]
-    return f"{100 * near[0]:.1f}" if near else "-"
+def _attainment_at(found: Found, rate: str) -> str:
+    at = [point.attainment for point in found.points if _told(point.rate) == rate]
+    return f"{100 * at[0]:.1f}" if at else "-"
+
+
+def _told(rate: float) -> str:
+    return f"{rate:.4g}"
 
 
 def _remarks(outcome: Outcome) -> list[str]:

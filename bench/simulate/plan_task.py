@@ -52,14 +52,19 @@ def refusal(task: Task) -> str | None:
         ("tpot", task.slo.tpot_ms, seen.tpot_s, "a token after the first"),
         ("e2el", task.slo.e2el_ms, seen.e2el_s, "the whole answer"),
     )
+    missed: list[tuple[str, float, float, str]] = []
     for name, limit_ms, values_s, what in limits:
         least_ms = percentile_ms(values_s, task.target)
         if limit_ms is not None and least_ms > limit_ms:
-            return (
-                f"--goodput {name}:{limit_ms:g} cannot be kept: alone on idle devices "
-                f"{percent:g} % of the requests have {what} within {least_ms:.4g} ms; ask for "
-                f"{name}:{math.ceil(least_ms)} or more, or for shorter requests"
-            )
+            missed.append((name, limit_ms, least_ms, what))
+    if missed:
+        asked = " ".join(f"{name}:{limit_ms:g}" for name, limit_ms, _, _ in missed)
+        had = ", ".join(f"{what} within {least_ms:.4g} ms" for _, _, least_ms, what in missed)
+        kept = " ".join(f"{name}:{math.ceil(least_ms)}" for name, _, least_ms, _ in missed)
+        return (
+            f"--goodput {asked} cannot be kept: alone on idle devices {percent:g} % of the "
+            f"requests have {had}; ask for {kept} or more, or for shorter requests"
+        )
     return (
         f"only {100 * seen.attainment(task.slo):.3g} % of the requests keep all of --goodput alone "
         f"on idle devices, and --attainment is {percent:g}: ask for less"

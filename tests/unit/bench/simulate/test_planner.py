@@ -93,6 +93,9 @@ def test_a_tpot_bounds_the_batch_and_limits_lie_around_it() -> None:
          "have their first token within 45.45 ms; ask for ttft:46 or more"),
         (Goodput(ttft_ms=100, tpot_ms=7), "tpot:7 cannot be kept"),
         (Goodput(e2el_ms=100), "e2el:100 cannot be kept"),
+        (Goodput(ttft_ms=10, tpot_ms=7, e2el_ms=9_000), "--goodput ttft:10 tpot:7 cannot be kept: "
+         "alone on idle devices 90 % of the requests have their first token within 45.45 ms, a "
+         "token after the first within 7.91 ms; ask for ttft:46 tpot:8 or more"),
     ],
 )  # fmt: skip
 def test_an_slo_that_is_missed_alone_is_refused_with_what_can_be_had(
