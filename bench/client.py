@@ -10,6 +10,7 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
+from bench import reasons
 from bench.stream import Chunk, MalformedEvent, Reader
 
 Backend = Literal["openai", "vllm", "openai-chat"]
@@ -20,7 +21,17 @@ ENDPOINTS: dict[Backend, str] = {
     "vllm": "/v1/completions",
     "openai-chat": "/v1/chat/completions",
 }
-_MESSAGE_CHARS = 200
+_MESSAGE_CHARS = 300
+
+
+class _Fault(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    """What an OpenAI-compatible server answers instead of a stream."""
+
+    error: _Fault
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,17 +160,26 @@ async def send(
                 outcome.input_tokens = outcome.input_tokens or request.prompt_tokens or 0
             else:
                 outcome.error = f"http_{response.status}"
-                outcome.message = (await response.text())[:_MESSAGE_CHARS]
+                outcome.message = said(await response.text())
     except TimeoutError:
         outcome.error = "timeout"
     except aiohttp.ClientConnectorError as error:
-        outcome.error, outcome.message = "connect", str(error)
+        outcome.error, outcome.message = "connect", reasons.of(error)
     except MalformedEvent as error:
         outcome.error, outcome.message = "malformed", str(error)[:_MESSAGE_CHARS]
     except (aiohttp.ClientError, OSError) as error:
-        outcome.error, outcome.message = "disconnect", f"{type(error).__name__}: {error}"
+        outcome.error, outcome.message = "disconnect", reasons.of(error)
     finally:
         outcome.ended_s = time.perf_counter() - began
+
+
+def said(text: str) -> str:
+    """Of a refusal, its message alone; of anything else, its beginning."""
+    try:
+        message = msgspec.json.decode(text, type=_Refusal).error.message
+    except msgspec.DecodeError:
+        message = text
+    return message[:_MESSAGE_CHARS]
 
 
 async def _read(response: aiohttp.ClientResponse, outcome: Outcome, began: float) -> None:

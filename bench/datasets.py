@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from bench.client import Request
 from bench.jsonl import read_lines
 from bench.prompts import Prompts, Tokenizer
+from bench.reasons import must_be_readable
 from bench.traces import fit, read
 
 DEFAULT_NUM_PROMPTS = 1000
@@ -63,7 +64,10 @@ def prefix_repetition(
     n = options.num_prompts or DEFAULT_NUM_PROMPTS
     n_prefixes = options.prefix_repetition_num_prefixes
     if n < n_prefixes:
-        raise ValueError(f"{n} requests are too few for {n_prefixes} prefixes")
+        raise ValueError(
+            f"{n} requests are too few for {n_prefixes} prefixes: --num-prompts asks for more, "
+            "--prefix-repetition-num-prefixes for fewer"
+        )
     prefixes = [prompts.ids(options.prefix_repetition_prefix_len) for _ in range(n_prefixes)]
     which = rng.permutation(np.arange(n) % n_prefixes).tolist()
     return [
@@ -82,7 +86,7 @@ def sharegpt(
     """First turns, drawn; answers as long as the dataset's own."""
     if tokenizer is None:
         raise ValueError("sharegpt is text, and needs a tokenizer")
-    path = _path(options)
+    path = file_of(options)
     try:
         dialogues = msgspec.json.decode(path.read_bytes(), type=list[_Dialogue])
     except msgspec.DecodeError as error:
@@ -121,14 +125,14 @@ def custom(options: argparse.Namespace) -> list[Request]:
             max_tokens=fixed_len or line.output_tokens,
             prompt_tokens=None if isinstance(line.prompt, str) else len(line.prompt),
         )
-        for line in read_lines(_path(options), _CustomLine)
+        for line in read_lines(file_of(options), _CustomLine)
     ]
     return _some(requests[: options.num_prompts], options)
 
 
 def timed_trace(options: argparse.Namespace, prompts: Prompts) -> list[Request]:
     """A trace's requests at its own times, its lengths cut down to the model's context."""
-    rows = read(_path(options))[: options.max_requests or options.num_prompts]
+    rows = read(file_of(options))[: options.max_requests or options.num_prompts]
     fitted = fit(
         rows,
         max_tokens=options.max_model_len,
@@ -145,10 +149,13 @@ def timed_trace(options: argparse.Namespace, prompts: Prompts) -> list[Request]:
     return _some(requests, options)
 
 
-def _path(options: argparse.Namespace) -> Path:
+def file_of(options: argparse.Namespace) -> Path:
+    """Raises ValueError where there is none, or it cannot be read."""
     if options.dataset_path is None:
-        raise ValueError(f"--dataset-name {options.dataset_name} needs --dataset-path")
-    return Path(options.dataset_path)
+        raise ValueError(f"--dataset-name {options.dataset_name} needs --dataset-path FILE")
+    path = Path(options.dataset_path)
+    must_be_readable("--dataset-path", path)
+    return path
 
 
 def _some(requests: list[Request], options: argparse.Namespace) -> list[Request]:

@@ -1,9 +1,12 @@
 """A command line whose faults are one line each, and types for argparse: numbers, URLs."""
 
 import argparse
+import json
+import os
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import NoReturn, TypeVar
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 _NEAR = 0.75  # difflib's ratio
@@ -11,7 +14,31 @@ _USAGE_EXIT = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """Exits with 2 and one line on stderr, without the usage."""
+    """Exits with 2 and one line on stderr, without the usage. No flag may be cut short: what is
+    unique today would mean another flag tomorrow."""
+
+    def __init__(
+        self,
+        *,
+        prog: str,
+        description: str | None = None,
+        epilog: str | None = None,
+        formatter_class: type[argparse.HelpFormatter] = argparse.HelpFormatter,
+    ) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            formatter_class=formatter_class,
+            allow_abbrev=False,
+        )
+
+    def parse_all(self, argv: Sequence[str]) -> argparse.Namespace:
+        """What no flag takes is refused with the nearest that there is."""
+        options, rest = self.parse_known_args(argv)
+        if rest:
+            self.refuse(rest)
+        return options
 
     def error(self, message: str) -> NoReturn:
         self.exit(_USAGE_EXIT, f"{self.prog}: error: {message.removeprefix('argument ')}\n")
@@ -85,6 +112,16 @@ def url(text: str) -> str:
     return made.rstrip("/").removesuffix("/v1")
 
 
+def model_path(text: str) -> Path:
+    """A model's files: whether they are a model, whoever reads them finds out."""
+    if not os.access(text, os.F_OK):
+        raise argparse.ArgumentTypeError(
+            f"{text}: there is no such file; it takes a .gguf file or a folder with config.json, "
+            "such as what `baton fetch` prints"
+        )
+    return Path(text)
+
+
 def list_of(one: Callable[[str], T]) -> Callable[[str], list[T]]:
     """Separated by commas."""
 
@@ -92,6 +129,17 @@ def list_of(one: Callable[[str], T]) -> Callable[[str], list[T]]:
         return [one(part) for part in text.split(",")]
 
     return parse_all
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """One JSON object."""
+    try:
+        made = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+    if not isinstance(made, dict):
+        raise argparse.ArgumentTypeError(f"{text}: must be a JSON object")
+    return made
 
 
 def _number(text: str) -> float:

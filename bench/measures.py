@@ -72,7 +72,10 @@ def summarise(
     *,
     percentiles: Sequence[float] = PERCENTILES,
 ) -> dict[str, Any]:
-    """Keys as in `vllm bench serve`'s JSON, and more: times in ms, rates per second."""
+    """Keys as in `vllm bench serve`'s JSON, and more: times in ms, rates per second.
+
+    A metric of `metrics_without_values` is 0 everywhere, as there, and means nothing.
+    """
     good = [outcome for outcome in outcomes if outcome.ok]
     generated = sum(outcome.output_tokens for outcome in good)
     prompted = sum(outcome.input_tokens for outcome in good)
@@ -95,9 +98,10 @@ def summarise(
         "max_output_tokens_per_s": peak_tokens_per_s(good),
         "max_concurrent_requests": peak_concurrency(good),
     }
-    for name, values_s in series_s(good).items():
+    series = series_s(good)
+    for name, values_s in series.items():
         result |= statistics(name, values_s, percentiles)
-    return result
+    return result | {"metrics_without_values": [name for name in series if not series[name]]}
 
 
 def series_s(good: Sequence[Outcome]) -> dict[str, list[float]]:

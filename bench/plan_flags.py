@@ -18,11 +18,10 @@ LEAST_REQUESTS = 1000
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Exits with 2, and one line on stderr, where a flag makes no sense."""
     parser = _parser()
-    options, rest = parser.parse_known_args(argv)
-    if rest:
-        parser.refuse(rest)
+    options = parser.parse_all(argv)
     if not options.goodput:
         parser.error("--goodput (or --slo) says what a request is owed: ttft:200 tpot:50 or so")
+    workloads.complete(options, parser)
     names = [name for name, _ in options.goodput]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -36,7 +35,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _parser() -> Parser:
     parser = Parser(
         prog="baton plan",
-        allow_abbrev=False,
         description="Which ratio of prefill to decode workers, with which batch limits, serves "
         "most requests/s within an SLO; and how colocated workers do on the same devices. Both "
         "are predicted: all plans by a fast model, the best by the real schedulers under a virtual "

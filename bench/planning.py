@@ -10,10 +10,12 @@ import sys
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bench import plan_flags, plan_report, serve_flags, workloads
+from bench import plan_flags, plan_report, reasons, serve_flags, workloads
 from bench.arrivals import Arrivals
 from bench.client import Request as Sent
 from bench.prompts import Tokenizer
@@ -23,15 +25,20 @@ from bench.simulate.plans import Request
 from bench.tokens import FileTokenizer
 from common.kv.prefix import page_hashes
 
+FAILED_EXIT = 1
 USAGE_EXIT = 2
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns 2 where the operator must ask for something else, with one line on stderr."""
+    """Returns 2 where the operator must ask for something else, with one line on stderr; 1 where
+    what was found could not be written."""
     options = plan_flags.parse(argv)
     try:
+        _check(options)
         task = task_of(options)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        return _refuse(reasons.of(error))
+    except ValueError as error:
         return _refuse(str(error))
     why = plan_task.refusal(task)
     if why is not None:
@@ -39,17 +46,41 @@ def main(argv: Sequence[str]) -> int:
     outcome = planner.search(task, _progress, n_verified=options.verify_requests)
     made = plan_report.as_json(task, outcome, options.dataset_name)
     print(plan_report.text(task, outcome))
+    print(json.dumps(made), flush=True)
+    try:
+        _keep(options, task, outcome, made)
+    except OSError as error:
+        print(f"baton plan: error: {reasons.of(error)}", file=sys.stderr)
+        return FAILED_EXIT
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Before minutes are spent. Raises ValueError."""
     if options.plot is not None:
-        plan_report.plot(task, outcome, options.plot)
+        reasons.must_be_drawable("--plot", options.plot)
     if options.save_result:
-        name = options.result_filename or f"plan-{options.dataset_name}-{options.devices}devices"
-        path = options.result_dir / name
-        path = path if path.suffix else path.with_suffix(".json")
+        reasons.must_be_a_writable_folder("--result-dir", options.result_dir)
+        reasons.must_be_writable("--result-filename", _result_file(options))
+
+
+def _keep(
+    options: argparse.Namespace, task: Task, outcome: planner.Outcome, made: dict[str, Any]
+) -> None:
+    """The files that were asked for. Raises OSError."""
+    if options.save_result:
+        path = _result_file(options)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(made) + "\n")
         _progress(f"saved: {path}")
-    print(json.dumps(made))
-    return 0
+    if options.plot is not None:
+        plan_report.plot(task, outcome, options.plot)
+
+
+def _result_file(options: argparse.Namespace) -> Path:
+    name = options.result_filename or f"plan-{options.dataset_name}-{options.devices}devices"
+    path = options.result_dir / name
+    return path if path.suffix else path.with_suffix(".json")
 
 
 def task_of(options: argparse.Namespace) -> Task:

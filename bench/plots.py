@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from bench.request_log import Life, Stage
 from bench.search import Sample
-from bench.timeline import Life, Stage
 
 _DPI = 120
 _WIDTH, _HEIGHT = 7.0, 4.2  # inches, of one plot
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-_STAGES = {  # (colour, height)
+STAGES = {  # (colour, height)
     Stage.QUEUE: ("#bbbbbb", 0.8),
     Stage.PREFILL: ("#0072b2", 0.8),
     Stage.DECODE: ("#009e73", 0.8),
@@ -177,7 +177,7 @@ def timeline(lives: Sequence[Life], path: Path, title: str = "") -> None:
     rows = max(len(lives), 1)
     figure, axes = _figure(title, height=min(max(_HEIGHT, 0.16 * rows), 30))
     start = lives[0].begin if lives else 0.0
-    for stage, (colour, height) in _STAGES.items():
+    for stage, (colour, height) in STAGES.items():
         spans = [
             (row, span)
             for row, life in enumerate(lives)
@@ -199,7 +199,7 @@ def timeline(lives: Sequence[Life], path: Path, title: str = "") -> None:
     axes.set_xlabel("seconds")
     axes.set_ylabel("request")
     axes.set_ylim(rows - 0.5, -0.5)
-    handles = [Patch(color=colour, label=stage) for stage, (colour, _) in _STAGES.items()]
+    handles = [Patch(color=colour, label=stage) for stage, (colour, _) in STAGES.items()]
     axes.legend(handles=handles, fontsize="small", loc="upper right")
     _save(figure, path)
 

@@ -12,14 +12,15 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
+from bench import reasons
 from bench.client import Target
-from bench.flag_types import Parser, positive, url
+from bench.flag_types import Parser, json_object, positive, url
 from bench.profile_fit import Fit, Probes, Worker, fit, pooled
 from bench.profile_probes import Prober
 from bench.sender import open_session
@@ -30,6 +31,18 @@ CONTEXT_TOKENS = 4096  # where the server does not say
 _PREFILL, _DECODE = "prefill", "decode"
 HOP_S = 0.0002  # a message from one process to another, which the simulator adds itself
 _CONFIG = re.compile(r"^baton:cache_config_info\{(.*)\} 1(?:\.0)?$", re.MULTILINE)
+_IN_FLIGHT = re.compile(
+    r"^\w+:num_requests_(?:running|waiting)(?:\{.*\})? ([0-9.e+]+)$", re.MULTILINE
+)
+_LOOKS, _LOOK_EVERY_S = 7, 0.5  # longer than what a worker has told of its ended requests stands
+_DAY_MS = 86_400_000
+_OWED_NOTHING = {"slo": {"ttft_ms": _DAY_MS, "tpot_ms": _DAY_MS}}
+"""Or a server with targets of its own refuses the probes that are long on purpose."""
+_BUSY = (
+    "the server is busy: {n} requests of others run or wait there, and what they cost is in every "
+    "figure; profile it when it is idle"
+)
+FAILED_EXIT, USAGE_EXIT = 1, 2
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -40,6 +53,11 @@ class Served:
     model: str
     max_model_len: int
     workers: tuple[dict[str, str], ...]  # labels of `baton:cache_config_info`, one a worker
+    others_requests: int = 0  # that it had beside ours, at most
+
+    @property
+    def is_baton(self) -> bool:
+        return bool(self.workers)
 
     def of(self, role: str) -> dict[str, str]:
         """Of the first worker of that role; empty: there is none, or the server tells nothing."""
@@ -52,25 +70,47 @@ class Served:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns 1 where the server fails, or what it says is not enough."""
-    options = _parser().parse_args(argv)
+    """Returns 1 where the server fails, what it says is not enough, or nothing can be written; 2
+    where a flag makes no sense."""
+    options = parse(argv)
     began = time.perf_counter()
+    try:
+        if options.output is not None:
+            reasons.must_be_writable("--output", options.output)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE_EXIT
     try:
         served, probes = asyncio.run(profiled(options, _tell))
         file = costs(options, served, probes, time.perf_counter() - began)
-        if options.output is not None:
-            costs_file.write(options.output, file)
-    except (aiohttp.ClientError, OSError, RuntimeError, ValueError) as error:
+    except (aiohttp.ClientError, OSError) as error:
+        told = reasons.no_server(options.base_url, "--base-url", error)
+        print(f"error: {told}", file=sys.stderr)
+        return FAILED_EXIT
+    except (RuntimeError, ValueError) as error:
         print(f"error: {options.base_url}: {error}", file=sys.stderr)
-        return 1
+        return FAILED_EXIT
     print(table(file))
-    print(json.dumps({"benchmark": "profile", **msgspec.to_builtins(file)}))
-    return 0
+    print(json.dumps({"benchmark": "profile", **msgspec.to_builtins(file)}), flush=True)
+    if file.measured["others_requests"]:
+        _tell(_BUSY.format(n=file.measured["others_requests"]))
+    return 0 if options.output is None or _is_written(options.output, file) else FAILED_EXIT
+
+
+def _is_written(path: Path, file: CostsFile) -> bool:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        costs_file.write(path, file)
+    except (OSError, ValueError) as error:
+        why = reasons.of(error)
+        print(f"error: --output {path}: not written: {why}; the line above has it", file=sys.stderr)
+        return False
+    return True
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The flags of `baton profile`."""
-    return _parser().parse_args(argv)
+    return _parser().parse_all(argv)
 
 
 async def profiled(
@@ -81,11 +121,18 @@ async def profiled(
     served = await _served(options)
     _worker(options, served)
     _n_pages(options, served)
-    extra_body = {} if options.extra_body is None else json.loads(options.extra_body)
-    target = Target(base_url=options.base_url, model=served.model, extra_body=extra_body)
+    owed = _OWED_NOTHING if served.is_baton else {}  # other servers refuse fields unknown to them
+    target = Target(
+        base_url=options.base_url, model=served.model, extra_body=owed | options.extra_body
+    )
     rounds: list[Probes] = []
+    most_others = 0
     async with open_session(target) as session:
         for number in range(options.rounds):
+            n_others = await others(session, options.base_url)
+            if n_others > most_others:
+                tell(_BUSY.format(n=n_others))
+            most_others = max(most_others, n_others)
             prober = Prober(
                 session,
                 target,
@@ -94,7 +141,30 @@ async def profiled(
                 max_model_len=served.max_model_len,
             )
             rounds.append(await prober.all(lambda what, n=number: tell(f"round {n + 1}: {what}")))
-    return served, pooled(rounds)
+    return replace(served, others_requests=most_others), pooled(rounds)
+
+
+async def others(session: aiohttp.ClientSession, base_url: str) -> int:
+    """Requests that run or wait at a server that nobody here asks for anything; 0 where it does not
+    tell. What a worker told last may be a second old: whatever goes away by itself is none."""
+    n = 0
+    for _ in range(_LOOKS):
+        n = in_flight(await _metrics(session, base_url))
+        if n == 0:
+            break
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return n
+
+
+def in_flight(metrics: str) -> int:
+    """As `/metrics` has it, in Baton's form or vLLM's."""
+    return round(sum(float(value) for value in _IN_FLIGHT.findall(metrics)))
+
+
+async def _metrics(session: aiohttp.ClientSession, base_url: str) -> str:
+    """Empty where the server has none."""
+    async with session.get(f"{base_url}/metrics") as response:
+        return await response.text() if response.status == 200 else ""
 
 
 def costs(options: argparse.Namespace, served: Served, probes: Probes, took_s: float) -> CostsFile:
@@ -170,6 +240,7 @@ def _measured(
         "decode_error_median": found.decode_error.median,
         "decode_error_p90": found.decode_error.p90,
         "decode_probes": found.decode_error.n,
+        "others_requests": served.others_requests,
     }
 
 
@@ -202,14 +273,13 @@ async def _served(options: argparse.Namespace) -> Served:
     """Raises ValueError where it is not OpenAI-compatible."""
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{options.base_url}/v1/models") as response:
-            text = await response.text()
-        async with session.get(f"{options.base_url}/metrics") as response:
-            metrics = await response.text() if response.status == 200 else ""
+            status, text = response.status, await response.text()
+        metrics = await _metrics(session, options.base_url)
     try:
         model = json.loads(text)["data"][0]
         name, max_model_len = str(model["id"]), model.get("max_model_len")
     except (ValueError, KeyError, IndexError, TypeError):
-        raise ValueError(f"/v1/models answered {response.status}: {text[:200]}") from None
+        raise ValueError(f"/v1/models answered {status}: {text[:200]}") from None
     workers = tuple(dict(_LABEL.findall(labels)) for labels in _CONFIG.findall(metrics))
     return Served(name, int(max_model_len or CONTEXT_TOKENS), workers)
 
@@ -221,7 +291,6 @@ def _tell(what: str) -> None:
 def _parser() -> Parser:
     parser = Parser(
         prog="baton profile",
-        allow_abbrev=False,
         description="Measure what prompts, steps and transfers cost at a server that is running "
         "and otherwise idle, in under two minutes, and fit the costs that `baton plan` and the "
         "simulator take.",
@@ -237,7 +306,9 @@ def _parser() -> Parser:
     parser.add_argument(
         "--vocab-size", type=positive, default=30_000, help="random ids are below it [30000]"
     )
-    parser.add_argument("--extra-body", help="JSON: more fields of every request")
+    parser.add_argument(
+        "--extra-body", type=json_object, default={}, help="JSON: more fields of every request"
+    )
     group = parser.add_argument_group("what the costs are of")
     group.add_argument("--device", default="cpu", help="its name [cpu]")
     group.add_argument("--threads", type=int, default=0, help="of a worker [0: not said]")

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bench import reasons
 from bench.client import Outcome
 from bench.measures import PERCENTILES
 
@@ -35,18 +36,25 @@ _MORE = ("ttft", "ttst", "tpot", "itl", "e2el")
 
 
 def block(result: Result, metrics: Sequence[str], percentiles: Sequence[float]) -> str:
-    """vLLM's, in vLLM's order."""
+    """vLLM's, in vLLM's order; without latencies where nobody was answered."""
     lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}"]
     lines += [f"{label:<40} {result[key]:<10{spec}}" for label, key, spec in _rows(result)]
-    for name in metrics:
+    for name in metrics if result["completed"] else ():
         short, title = TITLES[name]
         lines.append(f"{title:-^{WIDTH}}")
         keys = [("Mean", "mean"), ("Median", "median")]
         keys += [(f"P{p:g}", f"p{p:g}") for p in percentiles]
         for word, key in keys:
             label = f"{word} {short} (ms):"
-            lines.append(f"{label:<40} {result[f'{key}_{name}_ms']:<10.2f}")
+            lines.append(f"{label:<40} {latency(result, key, name):<10}")
     return "\n".join([*lines, "=" * WIDTH])
+
+
+def latency(result: Result, key: str, name: str, digits: int = 2) -> str:
+    """Of a metric in ms: `key` is mean, median, p99 and so on; - where it has no values."""
+    if name in result["metrics_without_values"]:
+        return "-"
+    return f"{result[f'{key}_{name}_ms']:.{digits}f}"
 
 
 def _rows(result: Result) -> list[tuple[str, str, str]]:
@@ -95,8 +103,8 @@ def _table(result: Result) -> list[str]:
     queue = () if result["closed_loop"] else ("client_queue_time",)
     lines = [f"{'ms':<18}" + "".join(f"{key:>11}" for key in keys)]
     for name in (*_MORE, *queue, "client_lag"):
-        values = (result[f"{key}_{name}_ms"] for key in keys)
-        lines.append(f"{TITLES[name][0]:<18}" + "".join(f"{value:>11.2f}" for value in values))
+        values = (latency(result, key, name) for key in keys)
+        lines.append(f"{TITLES[name][0]:<18}" + "".join(f"{value:>11}" for value in values))
     return lines
 
 
@@ -156,11 +164,18 @@ def _error(outcome: Outcome) -> str:
     return f"{outcome.error}: {outcome.message}" if outcome.message else outcome.error
 
 
-def save(options: argparse.Namespace, result: Result, *, append: bool) -> Path:
-    """One JSON object; appended ones stand on lines of their own."""
+def must_be_savable(options: argparse.Namespace) -> None:
+    """Before anything is measured. Raises ValueError."""
     folder = Path(options.result_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / (options.result_filename or _file_name(options, result))
+    reasons.must_be_a_writable_folder("--result-dir", folder)
+    if options.result_filename is not None:
+        reasons.must_be_writable("--result-filename", folder / options.result_filename)
+
+
+def save(options: argparse.Namespace, result: Result, *, append: bool) -> Path:
+    """One JSON object; appended ones stand on lines of their own. Raises OSError."""
+    path = Path(options.result_dir) / (options.result_filename or _file_name(options, result))
+    path.parent.mkdir(parents=True, exist_ok=True)
     starts_anew = not append or not path.exists()
     with path.open("w" if starts_anew else "a", encoding="utf-8") as file:
         file.write(("" if starts_anew else "\n") + json.dumps(result))

@@ -17,7 +17,7 @@ import aiohttp
 import numpy as np
 import uvloop
 
-from bench import load, report, serve_flags, workloads
+from bench import load, reasons, report, serve_flags, workloads
 from bench.arrivals import Arrivals
 from bench.client import Outcome, Request, Target
 from bench.measures import duration_s, summarise
@@ -26,26 +26,50 @@ from bench.prompts import Tokenizer
 from bench.tokens import FileTokenizer, ServerTokenizer, count_again
 
 FAILED_EXIT = 1
+USAGE_EXIT = 2
 INTERRUPTED_EXIT = 130
 _SHOWN_ERRORS = 5
 _RETRY_S = 0.5
+_TARGETS = ("--slo-ttft", "--slo-tpot")
+_HOW_TO_BE_OWED_NOTHING = (
+    "the server owes these requests a target, its own (--slo-ttft, --slo-tpot) or --extra-body's, "
+    "and refuses at once what would miss it; to measure it without, ask for a day: --extra-body "
+    """'{"slo": {"ttft_ms": 86400000, "tpot_ms": 86400000}}'"""
+)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns 1 if the server failed requests, 130 if Ctrl-C ended it."""
+    """Returns 1 if the server failed requests, or a result could not be saved; 2 if a flag names a
+    file that cannot be read or written; 130 if Ctrl-C ended it."""
     options = serve_flags.parse(argv)
+    try:
+        _check(options)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE_EXIT
     try:
         results, interrupted = uvloop.run(_run(options))
     except (aiohttp.ClientError, TimeoutError) as error:
-        print(f"error: {options.base_url}: {error}", file=sys.stderr)
+        told = reasons.no_server(options.base_url, "--base-url", error)
+        print(f"error: {told}", file=sys.stderr)
         return FAILED_EXIT
-    except (OSError, ValueError) as error:  # a mistake here, or it names the server itself
+    except OSError as error:
+        print(f"error: {reasons.of(error)}", file=sys.stderr)
+        return FAILED_EXIT
+    except ValueError as error:  # a mistake here, or it names the server itself
         print(f"error: {error}", file=sys.stderr)
         return FAILED_EXIT
     print(json.dumps({"benchmark": "serve", "results": results}))
     if interrupted:
         return INTERRUPTED_EXIT
-    return FAILED_EXIT if any(result["failed"] for result in results) else 0
+    return FAILED_EXIT if any(result["failed"] or result["unsaved"] for result in results) else 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Before a server is asked for anything. Raises ValueError."""
+    workloads.must_be_readable(options)
+    if options.save_result or options.append_result:
+        report.must_be_savable(options)
 
 
 async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
@@ -68,8 +92,9 @@ async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]
         result = _result(options, target, requests, outcomes, arrivals)
         result["interrupted"] = stop.is_set()
         _show(options, result, outcomes)
-        if options.save_result or options.append_result:
-            _save(options, result, outcomes, append=options.append_result or bool(results))
+        append = options.append_result or bool(results)
+        wanted = options.save_result or options.append_result
+        result["unsaved"] = wanted and not _save(options, result, outcomes, append=append)
         results.append(result)
     return results, stop.is_set()
 
@@ -212,9 +237,17 @@ def _result(
 def _show(options: argparse.Namespace, result: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
     print(report.block(result, options.percentile_metrics, options.metric_percentiles))
     print(report.more(result), flush=True)
-    failures = {f"{outcome.error}: {outcome.message}" for outcome in outcomes if outcome.error}
-    for failure in sorted(failures)[:_SHOWN_ERRORS]:
-        print(f"failed: {failure}", file=sys.stderr)
+    failures = [f"{outcome.error}: {outcome.message}" for outcome in outcomes if outcome.error]
+    for failure, n in reasons.grouped(failures)[:_SHOWN_ERRORS]:
+        print(f"failed: {failure}{f' ({n} like it)' if n > 1 else ''}", file=sys.stderr)
+    if is_refused_for_a_target(outcomes):
+        print(f"hint: {_HOW_TO_BE_OWED_NOTHING}", file=sys.stderr)
+
+
+def is_refused_for_a_target(outcomes: Sequence[Outcome]) -> bool:
+    """Some request was, as Baton says it."""
+    refused = [outcome.message for outcome in outcomes if outcome.error == "http_429"]
+    return any(flag in message for message in refused for flag in _TARGETS)
 
 
 def _save(
@@ -223,6 +256,12 @@ def _save(
     outcomes: Sequence[Outcome],
     *,
     append: bool,
-) -> None:
+) -> bool:
+    """False: it could not be, and stays on the last line alone."""
     kept = result | (report.details(outcomes) if options.save_detailed else {})
-    print(f"saved: {report.save(options, kept, append=append)}", file=sys.stderr)
+    try:
+        print(f"saved: {report.save(options, kept, append=append)}", file=sys.stderr)
+    except OSError as error:
+        print(f"error: not saved: {reasons.of(error)}", file=sys.stderr)
+        return False
+    return True

@@ -1,15 +1,23 @@
 """The flags of `baton bench serve`, named as in `vllm bench serve` where it has them."""
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from bench import workloads
 from bench.arrivals import Arrivals, RampUp
 from bench.client import ENDPOINTS, Backend, Target
-from bench.flag_types import Parser, above, at_least, between, list_of, positive, url, whole
+from bench.flag_types import (
+    Parser,
+    above,
+    at_least,
+    between,
+    json_object,
+    list_of,
+    positive,
+    url,
+    whole,
+)
 from bench.measures import METRICS, PERCENTILES, Goodput
 
 SHOWN_METRICS = ("ttft", "tpot", "itl", "e2el")
@@ -41,6 +49,7 @@ def parse(
 
 def _complete(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Defaults that depend on other flags."""
+    workloads.complete(options, parser)
     ramp = (options.ramp_up_strategy, options.ramp_up_start_rps, options.ramp_up_end_rps)
     if any(ramp) and (not all(ramp) or options.request_rate is not None):
         parser.error("a ramp takes all three --ramp-up flags, and no --request-rate")
@@ -109,7 +118,9 @@ def _add_target(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--header", type=_pair, nargs="+", action="extend", default=[], metavar="NAME=VALUE"
     )
-    group.add_argument("--extra-body", type=_object, default={}, help="JSON, into every request")
+    group.add_argument(
+        "--extra-body", type=json_object, default={}, help="JSON, into every request"
+    )
     group.add_argument("--temperature", type=float, default=0.0, help="[0]")
     group.add_argument(
         "--ignore-eos",
@@ -133,7 +144,8 @@ def _add_load(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--max-concurrency",
         type=_numbers,
-        help="requests at once; several in turn, such as 1,8,32 [1; with a rate: no limit]",
+        help="requests at once; several in turn, such as 1,8,32 [with a rate no limit; else 1, "
+        "where vLLM has none]",
     )
     group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"))
     group.add_argument("--ramp-up-start-rps", type=above(0))
@@ -194,16 +206,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text}: must be NAME=VALUE")
     return name, value
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        made = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
-    if not isinstance(made, dict):
-        raise argparse.ArgumentTypeError(f"{text}: must be a JSON object")
-    return made
 
 
 def slo_limit(text: str) -> tuple[str, float]:

@@ -68,23 +68,29 @@ class Store:
     """The results in one directory. One process at a time."""
 
     def __init__(self, directory: Path, configuration: Mapping[str, object]) -> None:
-        """`configuration`: JSON; all that a point depends on, and nothing else.
+        """`configuration`: JSON; all that a point depends on, and nothing else. Nothing is written
+        before there is something to keep.
 
         Raises ConfigurationChanged where the directory holds points of another one, and
         ValueError where a file in it is none of ours.
         """
+        self._directory = directory
         self._points = directory / _POINTS
-        self._points.mkdir(parents=True, exist_ok=True)
-        asked = msgspec.json.decode(msgspec.json.encode(configuration))
-        path = directory / _CONFIGURATION
-        if path.exists():
-            differences = _differences(msgspec.json.decode(path.read_bytes()), asked)
+        self._file = directory / _CONFIGURATION
+        self._configuration = msgspec.json.decode(msgspec.json.encode(configuration))
+        if self._file.exists():
+            differences = _differences(_stored(self._file), self._configuration)
             if differences:
                 raise ConfigurationChanged(directory, differences)
-        else:
-            _write(path, msgspec.json.format(msgspec.json.encode(asked)) + b"\n")
-        read = [_read(path) for path in sorted(self._points.iterdir())]
-        self._by_key = {point.setting.key: point for point in read}
+        paths = sorted(self._points.iterdir()) if self._points.exists() else []
+        self._by_key = {point.setting.key: point for point in map(_read, paths)}
+
+    def begin(self) -> None:
+        """Make the directory, and say in it what the points depend on. Raises OSError."""
+        self._points.mkdir(parents=True, exist_ok=True)
+        if not self._file.exists():
+            told = msgspec.json.format(msgspec.json.encode(self._configuration)) + b"\n"
+            self._write(self._file, told)
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -96,9 +102,16 @@ class Store:
         return self._by_key.get(setting.key)
 
     def add(self, point: Point) -> None:
-        """It is on disk when this returns."""
-        _write(self._points / f"{point.setting.key}.json", msgspec.json.encode(point))
+        """It is on disk when this returns. Raises OSError."""
+        self.begin()
+        self._write(self._points / f"{point.setting.key}.json", msgspec.json.encode(point))
         self._by_key[point.setting.key] = point
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Whole or not at all."""
+        unfinished = self._directory / f"{path.name}.unfinished"
+        unfinished.write_bytes(data)
+        unfinished.replace(path)
 
 
 def _read(path: Path) -> Point:
@@ -108,11 +121,11 @@ def _read(path: Path) -> Point:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all."""
-    unfinished = path.parent.parent / f"{path.name}.unfinished"
-    unfinished.write_bytes(data)
-    unfinished.replace(path)
+def _stored(configuration: Path) -> object:
+    try:
+        return msgspec.json.decode(configuration.read_bytes())
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{configuration}: {error}") from error
 
 
 def _differences(

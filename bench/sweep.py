@@ -19,7 +19,16 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from bench import comparison, load, measures, serve_flags, sweep_flags, sweep_report, workloads
+from bench import (
+    comparison,
+    load,
+    reasons,
+    serve_flags,
+    sweep_flags,
+    sweep_progress,
+    sweep_report,
+    workloads,
+)
 from bench.arrivals import Arrivals
 from bench.client import Outcome, Request, Target
 from bench.comparison import Design
@@ -30,6 +39,7 @@ from bench.store import ConfigurationChanged, Point, Setting, Store
 from bench.sweep_report import Sweep
 from bench.tokens import FileTokenizer, ServerTokenizer, count_again
 
+FAILED_EXIT = 1
 REFUSALS = frozenset({"http_429", "http_503"})
 """What a healthy server answers to more than it can take."""
 USAGE_EXIT = 2
@@ -39,53 +49,97 @@ Measure = Callable[[Setting], Awaitable[Point]]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns 1 if a server failed requests otherwise than by refusing them."""
+    """Returns 1 if a server failed requests otherwise than by refusing them, or a file could not be
+    written in the end; 2 where a flag names what cannot be read or written."""
     options = sweep_flags.parse(argv)
     try:
+        _check(options)
         store = Store(options.result_dir, sweep_flags.configuration(options))
-    except ConfigurationChanged as error:
-        print(f"error: {error}; choose another --result-dir", file=sys.stderr)
+    except (ConfigurationChanged, ValueError) as error:
+        hint = "; choose another --result-dir" if isinstance(error, ConfigurationChanged) else ""
+        print(f"error: {error}{hint}", file=sys.stderr)
         return USAGE_EXIT
     code = _measure_all(options, store)
     if store.points:
         sweep = _sweep(options, store)
-        print(sweep_report.write(sweep, options.result_dir))
-        found = (
-            [] if sweep.slo is None else comparison.results(sweep.design, sweep.points, sweep.slo)
-        )
-        print(json.dumps(sweep_report.as_json(sweep, found) | {"points": len(sweep.points)}))
+        print(sweep_report.markdown(sweep))
+        print(json.dumps(sweep_report.as_json(sweep) | {"points": len(sweep.points)}), flush=True)
+        code = code or _write(sweep, options)
     return code or int(any(map(_is_failed, store.points)))
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Before hours are spent. Raises ValueError."""
+    workloads.must_be_readable(options)
+    reasons.must_be_a_writable_folder("--result-dir", options.result_dir)
+    if options.request_log is not None:
+        reasons.must_be_readable("--request-log", options.request_log[1])
+
+
+def _write(sweep: Sweep, options: argparse.Namespace) -> int:
+    """Exit status."""
+    if not sweep_report.can_plot():
+        print("no plots: pip install 'baton-serving[bench]'", file=sys.stderr)
+    try:
+        sweep_report.write(sweep, options.result_dir)
+    except (OSError, ValueError) as error:
+        told = f"--result-dir {options.result_dir}: not all was written: {reasons.of(error)}"
+        print(f"error: {told}", file=sys.stderr)
+        return FAILED_EXIT
+    return 0
 
 
 def _measure_all(options: argparse.Namespace, store: Store) -> int:
     meter = Meter(options)
     design, slo = sweep_flags.design(options), serve_flags.goodput(options)
     try:
-        asyncio.run(run(design, store, meter.measure, slo))
+        asyncio.run(run(design, store, meter.measure, slo, say=_say))
     except KeyboardInterrupt:
         print("interrupted; what was measured stays measured", file=sys.stderr)
         return INTERRUPTED_EXIT
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        print(f"error: {reasons.of(error)}", file=sys.stderr)
+        return FAILED_EXIT
     return 0
 
 
-async def run(design: Design, store: Store, measure: Measure, slo: Goodput | None) -> Goodput:
-    """Measure what is not in the store yet. Returns the SLO, which is `slo` where it is given."""
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+async def run(
+    design: Design,
+    store: Store,
+    measure: Measure,
+    slo: Goodput | None,
+    *,
+    say: Callable[[str], object] = lambda _: None,
+) -> Goodput:
+    """Measure what is not in the store yet. Returns the SLO, which is `slo` where it is given.
+    `say`: told of every point, and of what is left."""
     if slo is None:
         while (alone := comparison.solo_setting(design, store.points)) is not None:
             point = await measure(alone)
             comparison.slo_of_solo([point])  # one that answers nothing is not kept
             store.add(point)
+            say(sweep_progress.of_point(design, store.points, None, point))
         slo = comparison.slo_of_solo(store.points)
+    say(f"SLO at scale 1: {sweep_progress.limits(slo)}")
+
+    async def add(setting: Setting) -> None:
+        store.add(point := await measure(setting))
+        say(sweep_progress.of_point(design, store.points, slo, point))
+
     for number in range(design.rounds):
         while (setting := comparison.next_setting(design, store.points, slo, number)) is not None:
-            store.add(await measure(setting))
+            await add(setting)
     rate = comparison.common_rate(comparison.results(design, store.points, slo))
     if rate is not None:
-        for setting in comparison.common_settings(design, store.points, rate):
-            store.add(await measure(setting))
+        missing = comparison.common_settings(design, store.points, rate)
+        if missing:
+            say(f"all searches are over; {len(missing)} more at {rate:g} requests/s, side by side")
+        for setting in missing:
+            await add(setting)
     return slo
 
 
@@ -111,12 +165,12 @@ class Meter:
         began = time.time()
         outcomes = await self._load(setting, requests, arrivals, setting.key)
         if all(outcome.error == "connect" for outcome in outcomes):
-            raise ValueError(f"{self._options.server[setting.server]}: {outcomes[0].message}")
+            raise ValueError(
+                f"{self._place(setting.server)}: no server answers there ({outcomes[0].message})"
+            )
         for outcome in outcomes:
             outcome.text = ""  # nobody asks for it again
-        point = Point(setting=setting, began=began, outcomes=tuple(outcomes))
-        print(_told(point), file=sys.stderr, flush=True)
-        return point
+        return Point(setting=setting, began=began, outcomes=tuple(outcomes))
 
     async def _warm_up(self, setting: Setting) -> None:
         if self._options.num_warmups:
@@ -175,14 +229,23 @@ class Meter:
         """What it lists first. Raises ValueError where it is not OpenAI-compatible."""
         url = f"{self._options.server[server]}/v1/models"
         headers = dict(self._options.header)
-        async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as response:
-            text = await response.text()
+        try:
+            async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as told:
+                status, text = told.status, await told.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ValueError(reasons.no_server(self._place(server), "--server", error)) from None
         try:
             return dict(json.loads(text)["data"][0])
         except (ValueError, KeyError, IndexError, TypeError):
             if self._options.model:
                 return {}
-            raise ValueError(f"{url} answered {response.status}: {text[:200]}") from None
+            raise ValueError(
+                f"{self._place(server)}/v1/models answered {status}: {text[:200]}"
+            ) from None
+
+    def _place(self, server: str) -> str:
+        """For whoever must look after it."""
+        return f"{server}={self._options.server[server]}"
 
 
 def _sweep(options: argparse.Namespace, store: Store) -> Sweep:
@@ -201,13 +264,3 @@ def _sweep(options: argparse.Namespace, store: Store) -> Sweep:
 
 def _is_failed(point: Point) -> bool:
     return any(outcome.error and outcome.error not in REFUSALS for outcome in point.outcomes)
-
-
-def _told(point: Point) -> str:
-    numbers = measures.summarise(point.outcomes, None, measures.duration_s(point.outcomes))
-    errors = "".join(f", {kind} {n} times" for kind, n in numbers["errors_by_kind"].items())
-    return (
-        f"{point.setting.key}: TTFT {numbers['median_ttft_ms']:.1f} ms, "
-        f"p99 {numbers['p99_ttft_ms']:.1f}; TPOT {numbers['median_tpot_ms']:.2f} ms, "
-        f"p99 {numbers['p99_tpot_ms']:.2f}{errors}"
-    )

@@ -70,13 +70,12 @@ def design(options: argparse.Namespace) -> Design:
 def _parser() -> Parser:
     parser = Parser(
         prog="baton bench sweep",
-        allow_abbrev=False,
         description="Find the highest rate at which servers meet an SLO. Started again with the "
         "same --result-dir it goes on where it was stopped.",
         epilog="And the flags of `baton bench serve` that say what is asked and of whom: --model, "
         "--backend, --dataset-name, --random-input-len, --burstiness, --seed and so on. --goodput "
         "is the SLO at scale 1 [5 x the TTFT and 3 x the TPOT of one request alone at the fastest "
-        "server]; --num-prompts the requests a point [200 for up to 90 %%, 1000 above]: with fewer "
+        "server]; --num-prompts the requests a point [200 for up to 90 %, 1000 above]: with fewer "
         "the rates are less sure.",
     )
     parser.add_argument(

@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench import comparison, measures, timeline
+from bench import comparison, measures, request_log
 from bench.client import Outcome
 from bench.comparison import Design, Result
 from bench.measures import Goodput
+from bench.report import latency
 from bench.store import Point
+from bench.sweep_progress import limits
 
 _SCALES = np.geomspace(0.25, 4, 81)
 _POINT_COLUMNS = (
@@ -37,22 +39,31 @@ class Sweep:
     request_log: tuple[str, Path] | None  # of which server
 
 
-def write(sweep: Sweep, directory: Path) -> str:
-    """report.md, report.json and plots in `directory`. Returns the Markdown."""
-    found = [] if sweep.slo is None else comparison.results(sweep.design, sweep.points, sweep.slo)
-    text = _markdown(sweep, found)
-    (directory / "report.md").write_text(text)
+def results(sweep: Sweep) -> list[Result]:
+    """What is known by now; nothing before the SLO is."""
+    if sweep.slo is None:
+        return []
+    return comparison.results(sweep.design, sweep.points, sweep.slo)
+
+
+def write(sweep: Sweep, directory: Path) -> None:
+    """report.md, report.json and plots in `directory`. Raises OSError, or ValueError where the
+    request log is none."""
+    found = results(sweep)
+    (directory / "report.md").write_text(markdown(sweep))
     (directory / "report.json").write_bytes(
-        msgspec.json.format(json.dumps(as_json(sweep, found)).encode()) + b"\n"
+        msgspec.json.format(json.dumps(as_json(sweep)).encode()) + b"\n"
     )
-    if importlib.util.find_spec("matplotlib") is None:
-        return f"{text}\nNo plots: pip install 'baton-serving[bench]'\n"
-    if sweep.slo is not None and found:
+    if can_plot() and sweep.slo is not None and found:
         _plot(sweep, sweep.slo, found, directory)
-    return text
 
 
-def as_json(sweep: Sweep, found: Sequence[Result]) -> dict[str, Any]:
+def can_plot() -> bool:
+    """matplotlib is an extra."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def as_json(sweep: Sweep) -> dict[str, Any]:
     """Rates in requests/s; a point's keys are those of `bench.measures`."""
     return {
         "benchmark": "sweep",
@@ -69,7 +80,7 @@ def as_json(sweep: Sweep, found: Sequence[Result]) -> dict[str, Any]:
                 "is_a_bound": result.is_a_bound,
                 "is_out_of_reach": result.is_out_of_reach,
             }
-            for result in found
+            for result in results(sweep)
         ],
         "points": [
             msgspec.to_builtins(point.setting) | _summary(point, sweep.slo)
@@ -81,7 +92,9 @@ def as_json(sweep: Sweep, found: Sequence[Result]) -> dict[str, Any]:
 # --- the table ---------------------------------------------------------------------------------
 
 
-def _markdown(sweep: Sweep, found: Sequence[Result]) -> str:
+def markdown(sweep: Sweep) -> str:
+    """The whole report."""
+    found = results(sweep)
     parts = ["# Goodput", _of_the_slo(sweep)]
     if found:
         parts.append(_goodput_table(sweep, found))
@@ -93,13 +106,8 @@ def _markdown(sweep: Sweep, found: Sequence[Result]) -> str:
 def _of_the_slo(sweep: Sweep) -> str:
     if sweep.slo is None:
         return "Stopped before the SLO was known."
-    limits = (("TTFT", sweep.slo.ttft_ms), ("TPOT", sweep.slo.tpot_ms), ("E2EL", sweep.slo.e2el_ms))
-    told = ", ".join(f"{name} ≤ {_rounded(ms)} ms" for name, ms in limits if ms is not None)
+    told = limits(sweep.slo)
     return f"SLO at scale 1: {told}. Rates in requests/s: median of the rounds (least to most)."
-
-
-def _rounded(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _goodput_table(sweep: Sweep, found: Sequence[Result]) -> str:
@@ -162,8 +170,8 @@ def _point_table(sweep: Sweep) -> str:
                 "one at a time" if setting.rate is None else f"{setting.rate:.4g}",
                 str(setting.n_requests),
                 "" if share is None else f"{100 * share:.1f} %",
-                f"{numbers['median_ttft_ms']:.1f} / {numbers['p99_ttft_ms']:.1f}",
-                f"{numbers['median_tpot_ms']:.2f} / {numbers['p99_tpot_ms']:.2f}",
+                f"{latency(numbers, 'median', 'ttft', 1)} / {latency(numbers, 'p99', 'ttft', 1)}",
+                f"{latency(numbers, 'median', 'tpot')} / {latency(numbers, 'p99', 'tpot')}",
                 f"{numbers['output_throughput']:.1f}",
                 ", ".join(f"{kind}: {n}" for kind, n in numbers["errors_by_kind"].items()),
             ]
@@ -228,7 +236,7 @@ def _plot_timeline(sweep: Sweep, server: str, log: Path, directory: Path) -> Non
         return
     point = own[0]
     end = point.began + measures.duration_s(point.outcomes)
-    lives = timeline.lives(timeline.read_log(log), begin=point.began, end=end)
+    lives = request_log.lives(request_log.read_log(log), begin=point.began, end=end)
     title = f"{server} at {point.setting.rate:g} requests/s"
     plots.timeline(lives, directory / "timeline.png", title)
 

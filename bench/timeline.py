@@ -1,146 +1,64 @@
-"""When each request was queued, prefilled, transferred and decoded, from a server's request log.
+"""`python -m bench.timeline REQUEST_LOG`: a picture of what `bench.request_log` reads.
 
-`python -m bench.timeline REQUEST_LOG` draws it. Reads the lines of `baton serve --request-log`
-alone; their clock is the hosts' own, so lines of several hosts are as true as their clocks agree.
+Must hold no type that another module knows: as a program it is not `bench.timeline` but `__main__`,
+and what it defines is not what others import.
 """
 
-import argparse
-import importlib.util
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum, auto
+from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
+from bench import reasons
+from bench.flag_types import Parser, positive
+from bench.request_log import Life, lives, read_log
+
+USAGE_EXIT = 2
 
 
-class Stage(StrEnum):
-    """Part of a request's life. TRANSFER overlaps PREFILL: pages travel as they are computed."""
-
-    QUEUE = auto()  # from its arrival, or the next attempt's, to its first pass
-    PREFILL = auto()  # first pass to the prompt's last
-    TRANSFER = auto()  # first pull to the last page
-    DECODE = auto()  # it is in the decode batch
-
-
-class Line(msgspec.Struct, frozen=True):
-    """What is needed of one line of the log."""
-
-    t: float  # unix seconds
-    event: str
-    transfer: str
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One stage, in unix seconds."""
-
-    stage: Stage
-    begin: float
-    end: float
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """One sequence, from its arrival to the last that was logged of it. Unix seconds."""
-
-    transfer: str
-    begin: float
-    end: float
-    first_token: float | None
-    spans: tuple[Span, ...]
-
-
-_BEGIN = {
-    "received": Stage.QUEUE,
-    "queued": Stage.QUEUE,
-    "context_begin": Stage.PREFILL,
-    "migration_begin": Stage.TRANSFER,
-    "decoding_begin": Stage.DECODE,
-}
-_END = {
-    "context_begin": Stage.QUEUE,
-    "context_end": Stage.PREFILL,
-    "migration_end": Stage.TRANSFER,
-    "decoding_end": Stage.DECODE,
-}
-
-
-def read_log(path: Path) -> list[Line]:
-    """Raises ValueError, naming the line, where it is no request log; a torn end is left out."""
-    decoder = msgspec.json.Decoder(Line)
-    *whole, _torn = path.read_bytes().split(b"\n")
-    lines: list[Line] = []
-    for number, text in enumerate(whole, 1):
-        try:
-            lines.append(decoder.decode(text))
-        except msgspec.DecodeError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
-    return lines
-
-
-def lives(lines: Iterable[Line], *, begin: float = 0.0, end: float = float("inf")) -> list[Life]:
-    """Those that arrived between `begin` and `end` (unix seconds), in order of arrival."""
-    by_transfer: defaultdict[str, list[Line]] = defaultdict(list)
-    for line in lines:
-        by_transfer[line.transfer].append(line)
-    found = [_life(sorted(own, key=lambda line: line.t)) for own in by_transfer.values()]
-    return sorted(
-        (life for life in found if begin <= life.begin <= end), key=lambda life: life.begin
-    )
-
-
-def _life(lines: Sequence[Line]) -> Life:
-    """`lines`: of one transfer, in order of time. A stage begins once an attempt; one that is open
-    when its attempt is given up ends there."""
-    spans: list[Span] = []
-    since: dict[Stage, float] = {}
-    begun: set[Stage] = set()
-    attempt = 0
-    for line in lines:
-        if line.attempt < attempt:  # given up, but it goes on for a moment
-            continue
-        if line.attempt > attempt:
-            waiting = since.pop(Stage.QUEUE, line.t)
-            spans += [Span(stage, begin, line.t) for stage, begin in since.items()]
-            since, begun, attempt = {Stage.QUEUE: waiting}, {Stage.QUEUE}, line.attempt
-        ended, begins = _END.get(line.event), _BEGIN.get(line.event)
-        if ended is not None and ended in since:
-            spans.append(Span(ended, since.pop(ended), line.t))
-        if begins is not None and begins not in begun:
-            since[begins] = line.t
-            begun.add(begins)
-    last = lines[-1].t
-    spans += [Span(stage, begin, last) for stage, begin in since.items()]
-    first_token = next((line.t for line in lines if line.event == "first_token"), None)
-    return Life(lines[0].transfer, lines[0].t, last, first_token, tuple(spans))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Draw a server's request log."""
-    parser = argparse.ArgumentParser(prog="python -m bench.timeline", description=main.__doc__)
-    parser.add_argument("request_log", type=Path)
-    parser.add_argument("--output", type=Path, default=Path("timeline.png"), help="[timeline.png]")
-    parser.add_argument("--last", type=int, default=200, help="requests, the latest of all [200]")
-    options = parser.parse_args(argv)
+    options = _parser().parse_all(argv)
     try:
-        found = lives(read_log(options.request_log))
-    except (OSError, ValueError) as error:
+        reasons.must_be_readable("REQUEST_LOG", options.request_log)
+        reasons.must_be_drawable("--output", options.output)
+        found = lives(read_log(options.request_log))[-options.last :]
+        if not found:
+            raise ValueError(f"{options.request_log}: no request is in it yet")
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
-    if importlib.util.find_spec("matplotlib") is None:
-        print("error: drawing needs pip install 'baton-serving[bench]'", file=sys.stderr)
-        return 1
+        return USAGE_EXIT
     # Here, since drawing is an extra and reading a log is not.
     from bench.plots import timeline
 
-    timeline(found[-options.last :], options.output)
+    timeline(found, options.output)
+    told = nothing_done(found)
+    if told is not None:
+        print(told, file=sys.stderr)
     print(options.output)
     return 0
 
 
+def nothing_done(found: Sequence[Life]) -> str | None:
+    """What a picture of requests that never got to a pass does not say by itself."""
+    n = sum(not life.was_computed for life in found)
+    if n == 0:
+        return None
+    which = f"all {n}" if n == len(found) else f"{n} of the {len(found)}"
+    return (
+        f"{which} requests drawn ended before a pass computed anything of them (refused, aborted "
+        "or failed): they have no bar but the queue's; --last takes more of those before"
+    )
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m bench.timeline", description=main.__doc__)
+    parser.add_argument("request_log", type=Path)
+    parser.add_argument("--output", type=Path, default=Path("timeline.png"), help="[timeline.png]")
+    parser.add_argument(
+        "--last", type=positive, default=200, help="requests, the latest of all [200]"
+    )
+    return parser
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

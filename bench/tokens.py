@@ -10,6 +10,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+from bench import reasons
 from bench.client import Outcome
 from bench.prompts import Tokenizer
 
@@ -63,7 +64,7 @@ class ServerTokenizer:
                 return json.load(got)
         except (URLError, OSError, ValueError) as error:
             raise ValueError(
-                f"{self._base_url}{path}: {error}; name one with --tokenizer"
+                f"{self._base_url}{path}: {reasons.of(error)}; name one with --tokenizer"
             ) from None
 
 

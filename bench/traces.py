@@ -7,7 +7,7 @@ Response tokens). Imports nothing of the engine.
 """
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -48,11 +48,12 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> list[Row]:
-    """In the order of time, the first at 0. Raises ValueError for a form that it does not know."""
+    """In the order of time, the first at 0. Raises ValueError, with the place, for a form that it
+    does not know."""
     with path.open(encoding="utf-8-sig", newline="") as lines:
         is_json = lines.readline().startswith("{")
         lines.seek(0)
-        rows = _mooncake(path) if is_json else _csv(lines, path)
+        rows = _mooncake(path) if is_json else list(_csv(lines, path))
     rows = sorted(rows, key=lambda row: row.at_s)
     begun_s = rows[0].at_s if rows else 0.0
     return [msgspec.structs.replace(row, at_s=row.at_s - begun_s) for row in rows]
@@ -65,28 +66,27 @@ def _mooncake(path: Path) -> list[Row]:
     ]
 
 
-def _csv(lines: Iterable[str], path: Path) -> list[Row]:
+def _csv(lines: Iterable[str], path: Path) -> Iterator[Row]:
     table = csv.DictReader(lines)
     match table.fieldnames:
         case ["TIMESTAMP", "ContextTokens", "GeneratedTokens", *_]:
-            rows = [
-                Row(
-                    datetime.fromisoformat(row["TIMESTAMP"]).timestamp(),
-                    int(row["ContextTokens"]),
-                    int(row["GeneratedTokens"]),
-                )
-                for row in table
-            ]
-        case ["Timestamp", *names] if {"Request tokens", "Response tokens"} <= set(names):
-            rows = [
-                Row(
-                    float(row["Timestamp"]), int(row["Request tokens"]), int(row["Response tokens"])
-                )
-                for row in table
-            ]
-        case names:
-            raise ValueError(f"{path}: columns {names} are of no trace that is known")
-    return [row for row in rows if row.n_in > 0 and row.n_out > 0]  # BurstGPT: 0 out is a failure
+            names, seconds = ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), _unix_s
+        case ["Timestamp", *others] if {"Request tokens", "Response tokens"} <= set(others):
+            names, seconds = ("Timestamp", "Request tokens", "Response tokens"), float
+        case columns:
+            raise ValueError(f"{path}: columns {columns} are of no trace that is known")
+    for row in table:
+        try:
+            at, n_in, n_out = (row[name] for name in names)
+            made = Row(seconds(at), int(n_in), int(n_out))
+        except (TypeError, ValueError) as error:  # None: the line is cut short
+            raise ValueError(f"{path}:{table.line_num}: {error}") from None
+        if made.n_in > 0 and made.n_out > 0:  # BurstGPT: 0 out is a failure
+            yield made
+
+
+def _unix_s(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def fit(

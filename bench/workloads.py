@@ -16,6 +16,7 @@ from bench.prompts import Prompts, Tokenizer
 from bench.traces import BLOCK_TOKENS
 
 NAMES = ("random", "sharegpt", "prefix_repetition", "custom", "timed_trace")
+_OF_FILES = ("sharegpt", "custom", "timed_trace")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +84,18 @@ def _add_trace(group: "argparse._ArgumentGroup") -> None:
         default=BLOCK_TOKENS,
         help=f"tokens of a block with a hash [{BLOCK_TOKENS}]",
     )
+
+
+def complete(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Exits, as argparse does, where a workload of a file has none."""
+    if options.dataset_name in _OF_FILES and options.dataset_path is None:
+        parser.error(f"--dataset-name {options.dataset_name} needs --dataset-path FILE")
+
+
+def must_be_readable(options: argparse.Namespace) -> None:
+    """Before a server is asked for anything. Raises ValueError where the file cannot be read."""
+    if options.dataset_name in _OF_FILES:
+        datasets.file_of(options)
 
 
 def load(

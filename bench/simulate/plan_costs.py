@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
+from bench import reasons
 from bench.simulate import costs_file, published
 from bench.simulate.costs_file import CostsFile, DecodeFields, PrefillFields, TransferFields
 
@@ -10,16 +11,16 @@ OPT_13B = "opt-13b"  # on one A100 of 80 GB, pages over NVLink
 
 
 def load(place: str) -> CostsFile:
-    """Raises OSError, or ValueError with the field and what it must be."""
+    """Raises ValueError with the flag, or the field and what it must be."""
     if place == OPT_13B:
         return _opt_13b()
     try:
-        return costs_file.read(Path(place))
-    except FileNotFoundError:
+        reasons.must_be_readable("--costs", Path(place))
+    except ValueError as error:
         raise ValueError(
-            f"--costs {place}: there is no such file; `baton profile` writes one, and {OPT_13B} is "
-            "a published set"
+            f"{error}; `baton profile` writes one, and {OPT_13B} is a published set"
         ) from None
+    return costs_file.read(Path(place))
 
 
 def _opt_13b() -> CostsFile:

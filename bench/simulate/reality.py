@@ -105,6 +105,7 @@ class Reality:
         configuration |= {"setups": options.setup, "model_file": options.model}
         configuration |= {"rounds": options.rounds, "requests": options.num_prompts}
         self.store = Store(options.result_dir, configuration)
+        self.store.begin()  # profiles lie beside its points
 
     def sweep_options(self, server_url: str, setup: str = "server") -> argparse.Namespace:
         return sweep_flags.parse([*self._asked, "--server", f"{setup}={server_url}"])
@@ -289,7 +290,6 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Its own flags, and those of the workload with our defaults before them."""
     parser = Parser(
         prog="python -m bench.simulate.reality",
-        allow_abbrev=False,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="And the flags of `baton bench sweep` that say what is asked, such as "

@@ -70,7 +70,8 @@ def test_failures_are_named_and_change_the_exit_code(
     shown = capsys.readouterr()
     (made,) = results(shown.out)
     assert (made["completed"], made["errors_by_kind"]) == (0, {"error_event": 3})
-    assert "failed: error_event: as the script has it" in shown.err
+    assert "failed: error_event: as the script has it (3 like it)" in shown.err
+    assert "TTFT" not in shown.out.rpartition("\n{")[0]  # nobody was answered: no zeros
 
 
 def test_no_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,22 +83,25 @@ def test_no_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "fault"),
+    ("argv", "code", "fault"),
     [
-        (["--dataset-name", "custom", "--dataset-path", "not/here"], "not/here"),
+        (["--dataset-name", "custom", "--dataset-path", "not/here"], 2, "--dataset-path not/here"),
+        (["--save-result", "--result-dir", "/dev/null"], 2, "--result-dir /dev/null: it is no"),
         (
             ["--dataset-name", "prefix_repetition", "--num-prompts", "2"],
+            1,
             "2 requests are too few for ",
         ),
     ],
 )
 def test_a_mistake_made_here_is_not_told_as_the_servers(
-    url: str, capsys: pytest.CaptureFixture[str], argv: list[str], fault: str
+    url: str, capsys: pytest.CaptureFixture[str], argv: list[str], code: int, fault: str
 ) -> None:
-    assert main(["--base-url", url, *argv]) == 1
+    assert main(["--base-url", url, *argv, "--num-warmups", "0"]) == code
     told = capsys.readouterr().err
     assert fault in told
     assert url not in told
+    assert asked(url) == []
 
 
 def test_it_waits_for_a_server_that_starts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,8 +95,8 @@ def test_a_server_that_a_handful_of_requests_never_load_is_told_as_such(tmp_path
     found = {result.server: result for result in results(plan, store.points, SLO)}
     assert not found["slow"].is_out_of_reach
     assert found["fast"].is_out_of_reach
-    told = sweep_report.write(
-        Sweep(design=plan, points=store.points, slo=SLO, n_devices=1, request_log=None), tmp_path
+    told = sweep_report.markdown(
+        Sweep(design=plan, points=store.points, slo=SLO, n_devices=1, request_log=None)
     )
     assert "**Not bounded by so few requests**: fast." in told
 

@@ -53,8 +53,26 @@ def test_it_prints_a_plan_beside_colocated_and_json_last(
             [*SLO, "--random-input-len", "100000", "--num-prompts", "1000000"],  # made one by one
             "does not fit a device's KV cache of 16000 tokens",
         ),
-        ([*SLO, "--dataset-name", "sharegpt"], "sharegpt is text, and needs a tokenizer"),
-        ([*SLO, "--costs", "/nowhere.json"], "/nowhere.json"),
+        (["--goodput", "ttft:5", "tpot:1"], "--goodput ttft:5 tpot:1 cannot be kept"),
+        (
+            [*SLO, "--dataset-name", "sharegpt", "--dataset-path", "/dev/null"],
+            "sharegpt is text, and needs a tokenizer",
+        ),
+        ([*SLO, "--costs", "/nowhere.json"], "--costs /nowhere.json: there is no such file"),
+        ([*SLO, "--costs", "/proc"], "--costs /proc: it is a folder"),
+        (
+            [*SLO, "--dataset-name", "custom", "--dataset-path", "/nope"],
+            "--dataset-path /nope: there is no such file",
+        ),
+        ([*SLO, "--plot", "/dev/null/x.png"], "--plot /dev/null/x.png: cannot be written"),
+        (
+            [*SLO, "--save-result", "--result-dir", "/dev/null"],
+            "--result-dir /dev/null: it is no folder",
+        ),
+        (
+            [*SLO, "--save-result", "--result-filename", "/dev/null/x.json"],
+            "--result-filename /dev/null/x.json: cannot be written",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_one_line(
@@ -73,6 +91,8 @@ def test_what_cannot_be_planned_is_one_line(
     [
         ([], "--goodput (or --slo) says what a request is owed"),
         ([*SLO, "ttft:9"], "--goodput says ttft twice"),
+        ([*SLO, "--workload", "timed_trace"], "timed_trace needs --dataset-path FILE"),
+        ([*SLO, "--num-prompt", "3"], "unknown flag --num-prompt; did you mean --num-prompts?"),
         ([*SLO, "--device", "3"], "unknown flag --device; did you mean --devices?"),
         ([*SLO, "--attainment", "0.9"], "--attainment: 0.9: must be from 1 to 100"),
     ],

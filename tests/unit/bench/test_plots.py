@@ -8,8 +8,8 @@ import pytest
 from matplotlib.image import imread
 
 from bench import plots
+from bench.request_log import Life, Span, Stage
 from bench.search import Sample
-from bench.timeline import Life, Span, Stage
 
 CURVE = [Sample(1, 1.0), Sample(2, 0.95), Sample(4, 0.3)]
 LIFE = Life("t1", 100.0, 103.0, 101.5, (Span(Stage.QUEUE, 100, 101), Span(Stage.PREFILL, 101, 102)))

@@ -76,6 +76,29 @@ def test_the_block_is_vllms() -> None:
     assert report.block(made, options.percentile_metrics, options.metric_percentiles) == BLOCK
 
 
+def test_where_nobody_was_answered_there_are_no_latencies() -> None:
+    _, made = result()
+    made |= summarise([REFUSED], None, 2.0)
+    shown = report.block(made, ["ttft", "tpot"], [99])
+    assert "Failed requests:                         1" in shown
+    assert "TTFT" not in shown
+    assert "nan" not in shown
+
+
+def test_what_has_no_value_is_no_zero() -> None:
+    _, made = result()
+    single = Outcome(
+        index=0, scheduled_s=0, sent_s=0, ended_s=1, chunk_times_s=[0.5], output_tokens=1
+    )
+    made |= summarise([single], None, 2.0)
+    assert made["metrics_without_values"] == ["ttst", "tpot", "itl"]
+    shown = report.block(made, ["ttft", "tpot"], [99])
+    assert "Mean TTFT (ms):                          500.00" in shown
+    assert "P99 TPOT (ms):                           -" in shown
+    table = report.more(made).splitlines()
+    assert table[3] == f"{'TPOT':<18}" + f"{'-':>11}" * 6
+
+
 def test_no_concurrency_no_line_of_it() -> None:
     _, made = result(concurrency=None)
     assert "Maximum request concurrency" not in report.block(made, [], [])

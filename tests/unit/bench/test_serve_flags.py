@@ -73,8 +73,8 @@ def test_host_and_port_make_a_url_and_an_endpoint_replaces_the_backends() -> Non
     [
         ((), True),
         (("--no-ignore-eos",), False),
-        (("--dataset-name", "sharegpt"), False),
-        (("--dataset-name", "custom", "--ignore-eos"), True),
+        (("--dataset-name", "sharegpt", "--dataset-path", "t"), False),
+        (("--dataset-name", "custom", "--dataset-path", "t", "--ignore-eos"), True),
     ],
 )
 def test_lengths_are_kept_where_they_are_the_workloads(
@@ -125,6 +125,11 @@ def test_what_makes_no_sense_is_refused(argv: tuple[str, ...]) -> None:
         (
             ("--max-concurency", "1"),
             "unknown flag --max-concurency; did you mean --max-concurrency?",
+        ),
+        (("--num-prompt", "3"), "unknown flag --num-prompt; did you mean --num-prompts?"),
+        (
+            ("--dataset-name", "timed_trace"),
+            "--dataset-name timed_trace needs --dataset-path FILE",
         ),
         (("--nothing-alike=1",), "unknown flag --nothing-alike; --help lists all"),
         (("8",), "unexpected argument '8': every setting has a flag"),

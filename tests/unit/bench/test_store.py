@@ -48,8 +48,18 @@ def test_a_kill_while_writing_leaves_no_broken_point(tmp_path: Path) -> None:
     assert Store(tmp_path, CONFIGURATION).points == (point(setting()),)
 
 
+def test_nothing_is_written_before_there_is_something_to_keep(tmp_path: Path) -> None:
+    store = Store(tmp_path / "sweep", CONFIGURATION)
+    assert list(tmp_path.iterdir()) == []
+    store.add(point(setting()))
+    assert {path.name for path in (tmp_path / "sweep").iterdir()} == {
+        "configuration.json",
+        "points",
+    }
+
+
 def test_a_changed_configuration_is_refused_with_what_differs(tmp_path: Path) -> None:
-    Store(tmp_path, CONFIGURATION)
+    Store(tmp_path, CONFIGURATION).begin()
     changed = {"servers": {"a": "http://127.0.0.1:2"}, "seed": 0, "model": "m"}
     with pytest.raises(ConfigurationChanged) as caught:
         Store(tmp_path, changed)
@@ -61,14 +71,17 @@ def test_a_changed_configuration_is_refused_with_what_differs(tmp_path: Path) ->
 
 
 def test_a_configuration_is_the_same_after_its_way_through_json(tmp_path: Path) -> None:
-    Store(tmp_path, {"scales": (1, 2)})
+    Store(tmp_path, {"scales": (1, 2)}).begin()
     Store(tmp_path, {"scales": [1, 2]})
 
 
-def test_a_file_that_is_no_point_is_named(tmp_path: Path) -> None:
-    Store(tmp_path, CONFIGURATION)
+def test_a_file_that_is_none_of_ours_is_named(tmp_path: Path) -> None:
+    Store(tmp_path, CONFIGURATION).begin()
     (tmp_path / "points" / "x.json").write_text("{}")
     with pytest.raises(ValueError, match=r"x\.json"):
+        Store(tmp_path, CONFIGURATION)
+    (tmp_path / "configuration.json").write_text("{")
+    with pytest.raises(ValueError, match=r"configuration\.json"):
         Store(tmp_path, CONFIGURATION)
 
 

@@ -95,7 +95,11 @@ def test_a_sweep_and_all_that_it_writes(
 ) -> None:
     server, url = queue
     assert main(flags(url, tmp_path)) == 0
-    told = last_line(capsys)
+    shown = capsys.readouterr()
+    told = json.loads(shown.out.splitlines()[-1])
+    assert "SLO at scale 1: TTFT ≤ 100 ms\n" in shown.err
+    assert "% keep the SLO; TTFT " in shown.err
+    assert "round 1 of 1, so far: 90 % " in shown.err
     assert [(g["server"], g["attainment"]) for g in told["goodput"]] == [
         ("first", 0.9),
         ("second", 0.9),
@@ -144,8 +148,43 @@ def test_ctrl_c_reports_what_was_measured(queue: tuple[OneAtATime, str], tmp_pat
 
 
 def test_a_server_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--server", "gone=http://127.0.0.1:9", "--result-dir", str(tmp_path)]) == 1
-    assert "127.0.0.1" in capsys.readouterr().err
+    place = tmp_path / "sweep"
+    assert main(["--server", "gone=http://127.0.0.1:9", "--result-dir", str(place)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: gone=http://127.0.0.1:9: no server answers there (Connection")
+    assert told.endswith("name another with --server\n")
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--result-dir", "/dev/null"], "--result-dir /dev/null: it is no folder"),
+        (["--server", "a=h:1", "--request-log", "a=/nope"], "--request-log /nope: there is no"),
+        (["--dataset-name", "custom", "--dataset-path", "/nope"], "--dataset-path /nope: there is"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_told_before_anything_is_measured(
+    argv: list[str],
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {told}")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_is_what_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    shown = capsys.readouterr().out
+    assert "200 for up to 90 %" in " ".join(shown.split())
+    assert "%%" not in shown
 
 
 def test_a_server_that_fails_is_told(
@@ -156,7 +195,7 @@ def test_a_server_that_fails_is_told(
     argv = ["--server", f"broken={url}", "--result-dir", str(tmp_path), "--num-solo", "2"]
     assert main(argv) == 1
     assert "broken: no answer" in capsys.readouterr().err
-    assert not list((tmp_path / "points").iterdir()), "it would never be measured again"
+    assert not list(tmp_path.iterdir()), "it would never be measured again"
 
 
 def test_what_only_judges_points_may_change_between_runs() -> None:

@@ -1,141 +1,98 @@
-"""Stages of requests, from lines as a server's processes write them."""
+"""`python -m bench.timeline`: the picture, and what is said where it shows little."""
 
 import json
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from matplotlib.image import imread
 
-from bench.timeline import Life, Line, lives, main, read_log
+from bench.plots import STAGES
+from bench.request_log import Line, Stage
+from bench.timeline import main
+from tests.unit.bench.test_request_log import RECEIVED, T0, WHOLE
 
-T0 = 1_790_000_000.0
-
-
-def lines(*events: tuple[float, str, str], transfer: str = "t1", attempt: int = 1) -> list[Line]:
-    """(ms after T0, role, event): as `--request-log` has them, the role being no part of it."""
-    return [Line(T0 + ms / 1000, event, transfer, attempt) for ms, _, event in events]
-
-
-RECEIVED = Line(T0, "received", "t1", 0)
-WHOLE = [
-    RECEIVED,
-    *lines(
-        (1, "prefill", "queued"),
-        (1, "decode", "queued"),
-        (5, "prefill", "context_begin"),
-        (20, "prefill", "pages_ready"),
-        (21, "decode", "migration_begin"),
-        (22, "decode", "pages_pulled"),
-        (40, "prefill", "context_end"),
-        (41, "gateway", "first_token"),
-        (43, "decode", "migration_end"),
-        (43, "decode", "decoding_begin"),
-        (90, "decode", "decoding_end"),
-        (91, "gateway", "finished"),
-    ),
-]
+REFUSED = [RECEIVED, Line(T0 + 0.001, "aborted", "t1", 0)]
 
 
-def ms(life: Life) -> list[tuple[str, int, int]]:
-    spans = ((s.stage.value, s.begin - T0, s.end - T0) for s in life.spans)
-    return [(stage, round(1000 * begin), round(1000 * end)) for stage, begin, end in spans]
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    return tmp_path / "timeline.png"
 
 
-def test_the_stages_of_a_handed_over_request() -> None:
-    (life,) = lives(WHOLE)
-    assert ms(life) == [
-        ("queue", 0, 5),
-        ("prefill", 5, 40),
-        ("transfer", 21, 43),
-        ("decode", 43, 90),
-    ]
-    assert (life.begin, life.end) == (T0, T0 + 0.091)
-    assert life.first_token == T0 + 0.041
-
-
-def test_a_request_that_decode_computes_itself_has_no_transfer() -> None:
-    own = lines(
-        (1, "decode", "queued"),
-        (2, "decode", "context_begin"),
-        (10, "decode", "context_end"),
-        (10, "decode", "decoding_begin"),
-        (30, "decode", "decoding_end"),
-    )
-    (life,) = lives([RECEIVED, *own])
-    assert ms(life) == [("queue", 0, 2), ("prefill", 2, 10), ("decode", 10, 30)]
-
-
-def test_an_attempt_that_was_given_up_ends_where_the_next_begins() -> None:
-    first = lines((1, "prefill", "queued"), (2, "prefill", "context_begin"))
-    late = lines((9, "decode", "aborted"))
-    second = lines(
-        (8, "prefill", "queued"),
-        (10, "prefill", "context_begin"),
-        (15, "prefill", "context_end"),
-        attempt=2,
-    )
-    (life,) = lives([RECEIVED, *first, *late, *second])
-    assert ms(life) == [
-        ("queue", 0, 2),
-        ("prefill", 2, 8),
-        ("queue", 8, 10),
-        ("prefill", 10, 15),
-    ]
-
-
-def test_what_has_not_ended_ends_with_the_last_line() -> None:
-    (life,) = lives(WHOLE[:5])
-    assert ms(life) == [("queue", 0, 5), ("prefill", 5, 20)]
-
-
-def test_a_queued_line_that_comes_late_opens_no_second_queue() -> None:
-    late = lines((1, "prefill", "queued"), (2, "prefill", "context_begin"), (3, "decode", "queued"))
-    (life,) = lives([RECEIVED, *late, *lines((9, "prefill", "context_end"))])
-    assert ms(life) == [("queue", 0, 2), ("prefill", 2, 9)]
-
-
-def test_requests_by_arrival_within_a_window() -> None:
-    all_lines = [Line(T0 + n, "received", f"t{n}", 0) for n in (3, 1, 2, 0)]
-    assert [life.transfer for life in lives(all_lines, begin=T0 + 1, end=T0 + 2)] == ["t1", "t2"]
-
-
-def test_a_log_as_it_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "requests.jsonl"
-    entry = {
-        "t": T0,
-        "mono": 12.5,
-        "event": "received",
-        "transfer": "t1",
-        "attempt": 0,
-        "role": "gateway",
-        "instance": "9f",
-        "request": "cmpl-1",
-    }
-    path.write_text(json.dumps(entry) + '\n{"t": 1790000000.1, "mono": 12')
-    assert read_log(path) == [RECEIVED]
-    path.write_text(json.dumps(entry) + "\nsomething else\n")
-    with pytest.raises(ValueError, match="line 2"):
-        read_log(path)
-
-
-def test_the_command_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log, picture = tmp_path / "requests.jsonl", tmp_path / "timeline.png"
+def written(tmp_path: Path, lines: Sequence[Line]) -> str:
+    log = tmp_path / "requests.jsonl"
     rows = [
         {"t": line.t, "event": line.event, "transfer": line.transfer, "attempt": line.attempt}
-        for line in WHOLE
+        for line in lines
     ]
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main([str(log), "--output", str(picture)]) == 0
+    return str(log)
+
+
+def n_pixels(path: Path, stage: Stage) -> int:
+    """Of that stage's colour; its patch in the legend has a few hundred."""
+    colour = [int(STAGES[stage][0][at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    return int((abs(imread(path)[:, :, :3] - colour).max(axis=2) < 0.01).sum())
+
+
+def test_it_draws_its_bars_as_a_program(tmp_path: Path, picture: Path) -> None:
+    # In a process of its own, where it is `__main__`, and not what others import.
+    command = [sys.executable, "-P", "-m", "bench.timeline", written(tmp_path, WHOLE)]
+    subprocess.run([*command, "--output", str(picture)], check=True, capture_output=True)
+    assert all(n_pixels(picture, stage) > 2000 for stage in Stage)
+
+
+def test_it_says_where_the_picture_is(
+    tmp_path: Path, picture: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([written(tmp_path, WHOLE), "--output", str(picture)]) == 0
+    assert capsys.readouterr() == (f"{picture}\n", "")
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert capsys.readouterr().out == f"{picture}\n"
-    assert main([str(tmp_path / "none")]) == 1
+
+
+def test_requests_that_were_never_computed_are_told(
+    tmp_path: Path, picture: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = [Line(line.t + 1, line.event, "t2", line.attempt) for line in WHOLE]
+    log = written(tmp_path, [*REFUSED, *later])
+    assert main([log, "--output", str(picture)]) == 0
+    assert "1 of the 2 requests drawn ended before a pass" in capsys.readouterr().err
+    assert main([log, "--output", str(picture), "--last", "1"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([written(tmp_path, REFUSED), "--output", str(picture)]) == 0
+    assert "all 1 requests drawn ended before a pass" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["none.jsonl"], "REQUEST_LOG none.jsonl: there is no such file"),
+        (
+            ["{log}", "--output", "/dev/null/t.png"],
+            "--output /dev/null/t.png: cannot be written: /dev/null is no folder",
+        ),
+        (["{log}", "--output", "timeline.doc"], "--output timeline.doc: must end in .png"),
+        (["{empty}"], "no request is in it yet"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(
+    argv: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    places = {"log": written(tmp_path, WHOLE), "empty": str(empty)}
+    assert main([one.format(**places) for one in argv]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert err.count("\n") == 1
 
 
 def test_without_matplotlib_it_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "requests.jsonl"
-    log.touch()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main([str(log), "--output", str(tmp_path / "timeline.png")]) == 1
+    assert main([written(tmp_path, WHOLE), "--output", str(tmp_path / "timeline.png")]) == 2
     assert "pip install 'baton-serving[bench]'" in capsys.readouterr().err

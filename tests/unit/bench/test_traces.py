@@ -52,6 +52,15 @@ def test_a_table_of_another_kind_is_refused_with_its_columns(tmp_path: Path) -> 
         read(path)
 
 
+@pytest.mark.parametrize("line", ["6,GPT-4,many,18,490,log", "6,GPT-4", "noon,GPT-4,1,1,2,log"])
+def test_a_row_of_another_form_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    header = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
+    path.write_text(f"{header}\n5,ChatGPT,472,18,490,log\n{line}\n")
+    with pytest.raises(ValueError, match=r"t\.csv:3: "):
+        read(path)
+
+
 def test_a_line_of_another_form_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1}\n{"timestamp": 1}\n')

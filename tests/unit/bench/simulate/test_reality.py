@@ -62,7 +62,7 @@ def test_an_slo_must_be_named(sweep: Path, capsys: pytest.CaptureFixture[str]) -
 def test_prompts_that_share_prefixes_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Store(tmp_path / "sweep", {"dataset_name": "random", "random_prefix_len": 64})
+    Store(tmp_path / "sweep", {"dataset_name": "random", "random_prefix_len": 64}).begin()
     costs_file.write(tmp_path / "costs.json", FILE)
     assert main(flags(tmp_path / "sweep", "--goodput", "ttft:1")) == 1
     assert "share prefixes" in capsys.readouterr().err
