@@ -10,7 +10,6 @@ scheduler's slices of milliseconds are measured, not the client (`chrt -f 10 pyt
 ahead of others). Last line JSON. Imports nothing of the engine.
 """
 
-import argparse
 import asyncio
 import json
 import math
@@ -25,6 +24,7 @@ import uvloop
 
 from bench.arrivals import Arrivals
 from bench.client import Outcome, Request, Target
+from bench.flag_types import Parser, above, list_of, positive
 from bench.sender import Sender, open_session
 from bench.stub import started
 
@@ -72,11 +72,16 @@ def _moments(outcomes: Sequence[Outcome], began: float) -> tuple[np.ndarray, np.
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.client_limit", description=__doc__)
-    parser.add_argument("--rates", default="2000,4000,8000,16000,32000", help="events/s")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args(argv)
-    rates = [float(rate) for rate in options.rates.split(",")]
+    parser = Parser(prog="python -m bench.client_limit", description=__doc__)
+    parser.add_argument(
+        "--rates",
+        type=list_of(above(0)),
+        default=[2000.0, 4000.0, 8000.0, 16000.0, 32000.0],
+        help="events/s [2000,4000,8000,16000,32000]",
+    )
+    parser.add_argument("--rounds", type=positive, default=3)
+    options = parser.parse_all(argv)
+    rates: list[float] = options.rates
     p99s: dict[float, list[float]] = {rate: [] for rate in rates}
     cpu_us: dict[float, list[float]] = {rate: [] for rate in rates}
     with started() as base_url:

@@ -21,8 +21,11 @@ from pathlib import Path
 from bench import server
 from bench.bars import Row, rows
 from bench.engine_load import Load
+from bench.flag_types import Parser, model_path, positive
 from bench.footprint import CpuSeconds, cpu_seconds, memory_bytes, workers
 from bench.peers import llama_server, openvino
+from bench.program import exit_status
+from common.errors import SetupError
 
 COMMON = ("--dtype", "bfloat16", "--no-enable-prefix-caching", "--max-model-len", "4096")
 COLOCATED = (*COMMON, "--prefill", "0", "--decode", "1", "--threads", "2")
@@ -68,7 +71,10 @@ def split(model: Path) -> Figures:
 def steps(model: Path) -> Figures:
     """What `bench.steps` says, flat."""
     command = [sys.executable, "-m", "bench.steps", str(model), "--threads", "2"]
-    said = json.loads(subprocess.check_output(command, text=True).splitlines()[-1])
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if ended.returncode:  # it has said why
+        raise SetupError(f"bench.steps ended with {ended.returncode}")
+    said = json.loads(ended.stdout.splitlines()[-1])
     figures: Figures = {name: value for name, value in said.items() if name != "rows"}
     for row in said["rows"]:
         figures[f"{row['work']}: ms"] = row["p50_ms"]
@@ -135,15 +141,16 @@ def report(rounds: Sequence[Figures]) -> None:
     print(json.dumps(result | {"rows": [row.as_dict() for row in table], "figures": figures}))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
+def main(argv: Sequence[str]) -> int:
+    """Returns 1 where no round was whole."""
+    parser = Parser(prog="python -m bench.engine", description=__doc__)
+    parser.add_argument("model", type=model_path)
+    parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--openvino-python", type=Path)
     parser.add_argument("--openvino-model", type=Path)
     parser.add_argument("--llama-server", type=Path)
     parser.add_argument("--llama-model", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_all(argv)
     print("colocated:", " ".join(COLOCATED))
     print("1 x 1:    ", " ".join(SPLIT), flush=True)
     rounds: list[Figures] = []
@@ -153,9 +160,11 @@ def main() -> None:
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         print("stopped: of the rounds that are whole", file=sys.stderr)
-    if rounds:
-        report(rounds)
+    if not rounds:
+        return 1
+    report(rounds)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main, sys.argv[1:]))

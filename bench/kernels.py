@@ -12,7 +12,6 @@ more; a prompt's is its operations over the latter. Rates are measured between t
 last line is JSON. Drives `common` only.
 """
 
-import argparse
 import json
 import random
 import statistics
@@ -20,12 +19,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import torch
 
+from bench.flag_types import Parser, model_path, positive
+from bench.program import exit_status
 from common.engine.plan import Draw, PassPlan, Piece, pack
 from common.engine.runner import Runner
 from common.engine.sizing import kv_spec
@@ -206,19 +206,22 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def main() -> None:
-    if "--compile-only" in sys.argv[1:]:
+def main(argv: Sequence[str]) -> int:
+    """Measure passes; or compile kernels, where 1 is a fault."""
+    if "--compile-only" in argv:
         from bench import kernels_compile  # needs Triton, which the rest does not
 
-        sys.exit(kernels_compile.main())
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+        return kernels_compile.main(argv)
+    parser = Parser(prog="python -m bench.kernels", description=__doc__)
+    parser.add_argument("model", type=model_path)
+    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
+    parser.add_argument(
+        "--dtypes", nargs="+", default=["float32", "bfloat16"], choices=sorted(TORCH_DTYPES)
+    )
     parser.add_argument(
         "--quantization", nargs="+", default=["none"], choices=get_args(Quantization)
     )
-    options = parser.parse_args()
+    options = parser.parse_all(argv)
     rows: list[Row] = []
     weights: dict[str, int] = {}
     for dtype in options.dtypes:
@@ -247,7 +250,8 @@ def main() -> None:
             }
         )
     )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main, sys.argv[1:]))

@@ -8,7 +8,6 @@ instructions, and global accesses of 16 bytes (from the PTX and the compiled cod
 something spills, does not fit, or lacks what its kind of kernel must have.
 """
 
-import argparse
 import re
 import subprocess
 import tempfile
@@ -24,6 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
+from bench.flag_types import Parser
 from common.kernels.paged import KVLayer, PageGeometry, Scratch
 from common.kernels.triton import activation, decode, norms, pages, prefill, rope
 from common.kernels.triton.configs import decode_tile, prefill_tile
@@ -298,14 +298,14 @@ def run(shapes: Sequence[Shape], chips: Sequence[int]) -> int:
     return int(n_faults > 0)
 
 
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     """Exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(prog="python -m bench.kernels", description=__doc__)
     parser.add_argument("--compile-only", action="store_true", required=True)
     chips = list(SHARED_LIMITS_BYTES)
     parser.add_argument("--chips", nargs="+", type=int, default=chips, choices=chips)
     parser.add_argument("--models", nargs="+", metavar="NAME", help="beginnings of their names")
-    options = parser.parse_args()
+    options = parser.parse_all(argv)
     if knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET is set: kernels would be interpreted, not compiled")
     names = tuple(options.models or ("",))

@@ -7,16 +7,18 @@ In bfloat16: decode of 64 sequences at 2,048 tokens, prefill of one prompt of 8,
 come first; tiles that spill, or do not fit, are left out. Prints; changes no table.
 """
 
-import argparse
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import numpy as np
 import torch
 from triton.testing import do_bench
 
+from bench.flag_types import Parser
 from bench.kernels_compile import SHAPES, SHARED_LIMITS_BYTES, Shape, compile_one
+from bench.program import exit_status
 from common.kernels.attention_plan import Sequences
 from common.kernels.paged import KVLayer, PageGeometry, Scratch
 from common.kernels.triton import decode, prefill
@@ -81,10 +83,11 @@ class RowsOf:
         return DeviceRows.of(self._sequences, tile_tokens, self._device)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(argv: Sequence[str]) -> int:
+    """Print the fastest tiles."""
+    parser = Parser(prog="python -m bench.kernels_tune", description=__doc__)
     parser.add_argument("--models", nargs="+", metavar="NAME", help="beginnings of their names")
-    options = parser.parse_args()
+    options = parser.parse_all(argv)
     if not torch.cuda.is_available():
         parser.exit(1, "this needs a CUDA device; without one: bench.kernels --compile-only\n")
     device = torch.device("cuda")
@@ -101,6 +104,7 @@ def main() -> None:
                     timed.append((milliseconds(launches), tile))
             for ms, tile in sorted(timed)[:SHOWN]:
                 print(f"{shape.name:<24} {kind:<18} sm_{chip} {ms:8.3f} ms  {tile}", flush=True)
+    return 0
 
 
 def milliseconds(launches: list[Launch]) -> float:
@@ -112,4 +116,4 @@ def milliseconds(launches: list[Launch]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main, sys.argv[1:]))

@@ -5,7 +5,6 @@ time that a page takes to host memory and back.
 nothing else: no model, no process. One JSON line last.
 """
 
-import argparse
 import gc
 import json
 import sys
@@ -17,6 +16,7 @@ from statistics import median
 
 import numpy as np
 
+from bench.flag_types import Parser, positive, whole
 from common.ids import HostId, InstanceId, PageId
 from common.kv.layout import pages_for
 from common.kv.pages import PagePool
@@ -177,12 +177,12 @@ def to_host_and_back() -> dict[str, float]:
 
 def main(argv: Sequence[str]) -> int:
     """Returns 1 if more is wasted than the limit."""
-    parser = argparse.ArgumentParser(prog="python -m bench.paging", description=main.__doc__)
-    parser.add_argument("--page-tokens", type=int, default=16)
-    parser.add_argument("--max-num-seqs", type=int, default=64)
-    parser.add_argument("--num-steps", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(argv)
+    parser = Parser(prog="python -m bench.paging", description=main.__doc__)
+    parser.add_argument("--page-tokens", type=positive, default=16)
+    parser.add_argument("--max-num-seqs", type=positive, default=64)
+    parser.add_argument("--num-steps", type=positive, default=10_000)
+    parser.add_argument("--seed", type=whole, default=0)
+    options = parser.parse_all(argv)
     wasted = waste(
         n_seqs=options.max_num_seqs,
         n_steps=options.num_steps,

@@ -12,7 +12,8 @@ what the others are compared with. The last line is JSON. Drives `common` only.
 import argparse
 import json
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -22,9 +23,13 @@ import torch
 from tokenizers import models, pre_tokenizers
 from torch import Tensor
 
+from bench import reasons
+from bench.flag_types import Parser, model_path, positive
+from bench.program import exit_status
 from common.engine.plan import PassPlan, Piece, pack
 from common.engine.runner import Runner
 from common.engine.sizing import kv_spec
+from common.errors import SetupError
 from common.ids import PageId
 from common.kernels import ops
 from common.kv.cache import TORCH_DTYPES, KVCache
@@ -46,7 +51,7 @@ def token_ids(model: Path, text: str) -> list[int]:
         return own.encode(text, add_special_tokens=False).ids
     metadata = GgufFile(model).metadata
     if metadata["tokenizer.ggml.model"] != "gpt2":
-        raise SystemExit(f"{model}: the tokenizer is not byte-level BPE; name a directory")
+        raise SetupError(f"{model}: the tokenizer is not byte-level BPE; name a directory")
     tokens, merges = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.merges"]
     assert isinstance(tokens, list)
     assert isinstance(merges, list)
@@ -101,15 +106,18 @@ def perplexity(scorer: Scorer, windows: list[list[int]], n_at_once: int) -> floa
 
 
 @torch.inference_mode()
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+def main(argv: Sequence[str]) -> int:
+    """Score a text by every format."""
+    parser = Parser(
+        prog="python -m bench.perplexity",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=model_path)
     parser.add_argument("--text", type=Path, default=Path("/usr/share/common-licenses/GPL-3"))
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     parser.add_argument("--dtype", default="bfloat16", choices=sorted(TORCH_DTYPES))
-    parser.add_argument("--window", type=int, default=1024, help="tokens")
+    parser.add_argument("--window", type=positive, default=1024, help="tokens")
     parser.add_argument("--steps", action="store_true", help="compute token by token")
     parser.add_argument(
         "--quantization",
@@ -117,7 +125,11 @@ def main() -> None:
         default=["none", "int8"],
         choices=get_args(Quantization),
     )
-    given = parser.parse_args()
+    given = parser.parse_all(argv)
+    try:
+        reasons.must_be_readable("--text", given.text)
+    except ValueError as error:
+        parser.error(str(error))
     ops.set_threads(given.threads, TORCH_DTYPES[given.dtype])
     ids = token_ids(given.model, given.text.read_text())
     windows = [ids[at : at + given.window] for at in range(0, len(ids) - 1, given.window)]
@@ -141,7 +153,8 @@ def main() -> None:
             }
         )
     )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main, sys.argv[1:]))

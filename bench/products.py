@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +23,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from bench.flag_types import Parser, positive
+from bench.program import exit_status
 from common.huge_pages import allocate, map_file
 from common.kernels import ops
 from common.kernels.formats import WeightFormat
@@ -148,15 +151,19 @@ def measure(
 
 
 @torch.inference_mode()
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+def main(argv: Sequence[str]) -> int:
+    """Measure every product in every format."""
+    parser = Parser(
+        prog="python -m bench.products",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
-    parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32, 256, 2048])
+    parser.add_argument("--threads", type=positive, default=len(os.sched_getaffinity(0)))
+    dtypes = ["bfloat16", "float32"]
+    parser.add_argument("--dtypes", nargs="+", default=dtypes, choices=dtypes)
+    parser.add_argument("--rows", nargs="+", type=positive, default=[1, 8, 32, 256, 2048])
     parser.add_argument("--formats", nargs="+", type=WeightFormat, default=list(WeightFormat))
-    given = parser.parse_args()
+    given = parser.parse_all(argv)
     ops.set_threads(given.threads)
     fd = os.memfd_create("bench-products")
     allocate(fd, COLD_BYTES)
@@ -182,7 +189,8 @@ def main() -> None:
                         flush=True,
                     )
     print(json.dumps({"threads": given.threads, "rows": [asdict(row) for row in rows]}))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main, sys.argv[1:]))

@@ -9,7 +9,6 @@ at once. Told is output tokens a second, beside what gave way and how. One JSON 
 nothing of the engine but what tells the size of a page.
 """
 
-import argparse
 import asyncio
 import json
 import sys
@@ -23,7 +22,9 @@ from urllib.request import urlopen
 
 from bench.arrivals import Arrivals
 from bench.client import Request, Target
+from bench.flag_types import Parser, model_path, positive
 from bench.load import run
+from bench.program import exit_status
 from bench.server import Server, running
 from common.engine.sizing import kv_spec
 from common.kv.layout import pages_for
@@ -126,14 +127,14 @@ def counters(server: Server) -> dict[str, float]:
 
 def main(argv: Sequence[str]) -> int:
     """Returns 1 if half the pages with host memory do not reach the bar."""
-    parser = argparse.ArgumentParser(prog="python -m bench.scarcity", description=main.__doc__)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--num-prompts", type=int, default=32)
-    parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--output-tokens", type=int, default=512)
+    parser = Parser(prog="python -m bench.scarcity", description=main.__doc__)
+    parser.add_argument("model", type=model_path)
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--num-prompts", type=positive, default=32)
+    parser.add_argument("--prompt-tokens", type=positive, default=64)
+    parser.add_argument("--output-tokens", type=positive, default=512)
     parser.add_argument("--dtype", default="bfloat16")
-    options = parser.parse_args(argv)
+    options = parser.parse_all(argv)
     work = Work(options.num_prompts, options.prompt_tokens, options.output_tokens)
     half = work.n_pages // 2
     setups = {"ample": (work.n_pages, 0), "half": (half, 0), "half, host": (half, half)}
@@ -164,4 +165,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(exit_status(main, sys.argv[1:]))

@@ -25,6 +25,10 @@ _TAIL_CHARS = 2000
 _PROC = Path("/proc")
 
 
+class NotReady(RuntimeError):
+    """It does not start; the message is the end of its log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """One that is running on this host."""
@@ -49,7 +53,7 @@ class Server:
 def running(flags: Sequence[str]) -> Iterator[Server]:
     """From ready to gone.
 
-    Raises RuntimeError, with the end of its log, where it does not become ready.
+    Raises NotReady where it does not become ready.
     """
     port = free_port()
     command = [sys.executable, "-P", "-m", "launch.cli", "serve", *flags, "--port", str(port)]
@@ -62,7 +66,7 @@ def running(flags: Sequence[str]) -> Iterator[Server]:
         try:
             url = f"http://127.0.0.1:{port}"
             if not wait_until(f"{url}/ready", process):
-                raise RuntimeError(f"the server is not ready:\n{log.read_text()[-_TAIL_CHARS:]}")
+                raise NotReady(f"the server is not ready:\n{log.read_text()[-_TAIL_CHARS:]}")
             yield Server(url, process.pid)
         finally:
             _stop(process)

@@ -6,15 +6,17 @@ Prints one JSON line: {"linear_flops_per_s": …, "packed_flops_per_s": …, "ro
 Rates of the machine are measured between the passes. Drives `common` only.
 """
 
-import argparse
 import json
 import statistics
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 
+from bench.flag_types import Parser, model_path, positive
 from bench.kernels import Bench, Work, seconds
+from bench.program import exit_status
 from common.kernels import ops
 from common.kv.cache import TORCH_DTYPES
 from common.model.load import load_model
@@ -40,12 +42,13 @@ def linear_flops_per_s(dtype: torch.dtype) -> float:
     return 2 * _LINEAR_ROWS * n_in * n_out / statistics.median(times_s)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+def main(argv: Sequence[str]) -> int:
+    """Measure passes by themselves."""
+    parser = Parser(prog="python -m bench.steps", description=__doc__)
+    parser.add_argument("model", type=model_path)
+    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     parser.add_argument("--dtype", default="bfloat16", choices=sorted(TORCH_DTYPES))
-    options = parser.parse_args()
+    options = parser.parse_all(argv)
     dtype = TORCH_DTYPES[options.dtype]
     ops.set_threads(options.threads, dtype)
     torch.set_num_threads(options.threads)
@@ -62,7 +65,8 @@ def main() -> None:
         "packed_flops_per_s": statistics.median(packed),
     }
     print(json.dumps({**rates, "rows": rows}))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main, sys.argv[1:]))

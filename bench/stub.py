@@ -8,7 +8,6 @@ moment that it was sent at, in ns on the clock that all processes of a host shar
 hangs up, it is counted (GET /hang_ups). It prints its URL first. Imports nothing of the engine.
 """
 
-import argparse
 import asyncio
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from contextlib import aclosing, contextmanager, suppress
 import msgspec
 from aiohttp import web
 
+from bench.flag_types import Parser, whole
 from bench.stub_engine import Engine, EngineCosts
 
 CONTEXT_TOKENS = 4096
@@ -204,9 +204,9 @@ async def serve(port: int) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Runs until SIGINT or SIGTERM."""
-    parser = argparse.ArgumentParser(prog="python -m bench.stub", description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="0: a free one [0]")
-    options = parser.parse_args(argv)
+    parser = Parser(prog="python -m bench.stub", description=__doc__)
+    parser.add_argument("--port", type=whole, default=0, help="0: a free one [0]")
+    options = parser.parse_all(argv)
     with suppress(KeyboardInterrupt):
         asyncio.run(serve(options.port))  # which writes at once, where uvloop gathers writes
     return 0

@@ -17,12 +17,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
 
+from bench.flag_types import Parser, positive
+from bench.program import exit_status
 from common.ids import InstanceId, PageId
 from common.messages import RegionKey
 from common.rundir import host_id
@@ -159,16 +161,17 @@ def measure(name: Name, memory: SharedPages, sizes: list[int]) -> list[Row]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def main(argv: Sequence[str]) -> int:
+    """Pull pages by each transport."""
+    parser = Parser(prog="python -m bench.transfer", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--transports", nargs="+", default=["shm", "tcp"], choices=["shm", "tcp"])
-    parser.add_argument("--pages", nargs="+", type=int, default=[1, 24, 128])
-    parser.add_argument("--page-bytes", type=int, default=368_640)
+    parser.add_argument("--pages", nargs="+", type=positive, default=[1, 24, 128])
+    parser.add_argument("--page-bytes", type=positive, default=368_640)
     parser.add_argument("--own", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_all(argv)
     if args.own is not None:
         own(args.transports[0], args.own, args.page_bytes)
-        return
+        return 0
     memory = SharedPages(_N_PAGES, args.page_bytes)
     rows = [row for name in args.transports for row in measure(name, memory, args.pages)]
     for row in rows:
@@ -179,7 +182,8 @@ def main() -> None:
         )
     results = [asdict(row) for row in rows]
     print(json.dumps({"bench": "transfer", "page_bytes": args.page_bytes, "results": results}))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main, sys.argv[1:]))

@@ -211,7 +211,7 @@ def simulate(setting: Setting, foresight: Foresight) -> Outcome:
 def main(argv: Sequence[str]) -> int:
     """Returns 1 unless the forecast preempts 5 times less often, at no lower throughput."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.simulate.admission", description=main.__doc__
+        allow_abbrev=False, prog="python -m bench.simulate.admission", description=main.__doc__
     )
     for name, value in asdict(Setting()).items():
         flag = "--" + name.removeprefix("n_").replace("_", "-")

@@ -225,7 +225,7 @@ def _finite(found: NDArray[np.float64]) -> list[list[float | None]]:
 
 def main(argv: Sequence[str]) -> int:
     """Returns 1 where the claimed shape does not appear."""
-    parser = argparse.ArgumentParser(prog="python -m bench.simulate.distserve")
+    parser = argparse.ArgumentParser(prog="python -m bench.simulate.distserve", allow_abbrev=False)
     parser.add_argument("--out", type=Path, default=Path("docs"), help="where pictures go")
     parser.add_argument("--link", choices=sorted(LINKS), default="nvlink")
     parser.add_argument("--seed", type=int, default=0)

@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
     """Hunt for broken laws; returns 1 if one was found."""
     began = time.monotonic()
     parser = argparse.ArgumentParser(
-        prog="python -m bench.simulate.faults", description=main.__doc__
+        allow_abbrev=False, prog="python -m bench.simulate.faults", description=main.__doc__
     )
     parser.add_argument("--seeds", type=int, default=200, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")

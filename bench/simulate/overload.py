@@ -199,7 +199,7 @@ def main(argv: Sequence[str]) -> int:
     """Returns 1 unless predicting gives 1.1 times the goodput of refusing nobody, and the loads of
     both pools deviate less over time than where the present load decides."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.simulate.overload", description=main.__doc__
+        allow_abbrev=False, prog="python -m bench.simulate.overload", description=main.__doc__
     )
     for name, value in asdict(Traffic()).items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)

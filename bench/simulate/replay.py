@@ -77,7 +77,7 @@ def named(rows: Sequence[Row]) -> list[list[PageHash]]:
 def main(argv: Sequence[str]) -> int:
     """Which share of a trace's blocks would be found in pools of several sizes."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.simulate.replay", description=main.__doc__
+        allow_abbrev=False, prog="python -m bench.simulate.replay", description=main.__doc__
     )
     parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--capacity", default="1000,3000,6000,10000,30000,100000", help="blocks")

@@ -207,7 +207,7 @@ def main(argv: Sequence[str]) -> int:
     """Returns 1 unless mean TTFT falls from each policy to the next: random, load, local, global;
     and the last is 0.9 of the one before or less."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.simulate.routing", description=main.__doc__
+        allow_abbrev=False, prog="python -m bench.simulate.routing", description=main.__doc__
     )
     parser.add_argument("--trace", type=Path, required=True)
     for name, value in asdict(Setting()).items():

@@ -1,0 +1,25 @@
+"""How the programs under `bench` that measure the engine itself end: with an exit status, and one
+line where their operator must act.
+
+Must not catch what is a bug: that keeps its traceback.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from bench.server import NotReady
+from common.errors import SetupError
+
+USAGE_EXIT = 2
+INTERRUPTED_EXIT = 130
+
+
+def exit_status(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    """That of `main`; 2 where what it was given is no model, or no server starts with it."""
+    try:
+        return main(argv)
+    except (SetupError, NotReady) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE_EXIT
+    except KeyboardInterrupt:
+        return INTERRUPTED_EXIT
