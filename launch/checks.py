@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from common.available import available_bytes
 from common.config import ServeConfig, WorkerConfig
 from common.engine.identity import wanted
 from common.engine.process import check_cpus
@@ -17,7 +18,6 @@ from common.errors import SetupError
 from common.messages import ModelIdentity
 from common.model.description import read_spec
 from common.model.fingerprint import fingerprint
-from transfer.available import available_bytes
 
 _CONNECT_S = 1.0
 _GREETING_S = 0.3  # a gateway speaks first

@@ -115,10 +115,11 @@ def _serve(argv: list[str]) -> int:
 def _worker(role: str, argv: list[str]) -> int:
     from common.config import resolve_worker
     from common.ids import Role
-    from launch.checks import check_join
     from launch.settings import load_worker
 
     told = load_worker(Role(role), argv, os.environ)
+    from launch.checks import check_join
+
     check_join(told.join)
     config = resolve_worker(
         _settled(told.config),

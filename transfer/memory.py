@@ -13,9 +13,9 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from common.available import available_bytes
 from common.errors import InvariantBroken, SetupError
 from common.huge_pages import allocate, map_file, populate
-from transfer.available import available_bytes
 
 _ALIGN_BYTES = 4096
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

@@ -8,47 +8,21 @@ import msgspec
 import pytest
 
 from common.engine.events import Event, PeerBarred, PeerDown, PeerUp, Received
-from common.engine.identity import difference
 from common.engine.links import PEER_LOST_AFTER_S, Links
 from common.errors import PeerRefused
 from common.ids import HostId, InstanceId, Role, TransferId
 from common.messages import (
-    PROTOCOL,
     End,
     Heartbeat,
     Hello,
-    HelloRefused,
-    Limits,
     ModelIdentity,
-    Peer,
     PeerLost,
-    RegionKey,
 )
 from common.wire import Mailbox
+from tests.unit.engine.hellos import MODEL, hello
 
-MODEL = ModelIdentity(
-    name="m", fingerprint="f", kv_dtype="bfloat16", page_layout="x16x", kernel_path=""
-)
-LIMITS = Limits(
-    n_pages=8,
-    page_tokens=16,
-    max_model_len=64,
-    max_num_seqs=4,
-    max_num_batched_tokens=64,
-    max_waiting=4,
-)
-HOST = HostId("here")
 END = End(transfer=TransferId("t"), attempt=0)
 BEAT = Heartbeat(transfers=())
-
-
-def hello(name: str, role: Role, endpoints: tuple[str, ...] = (), model: ModelIdentity = MODEL):  # noqa: ANN201
-    instance = InstanceId(name * 32)
-    peer = Peer(instance=instance, role=role, host=HOST, endpoints=endpoints)
-    if role is Role.GATEWAY:
-        return Hello(protocol=PROTOCOL, peer=peer, model=None, limits=None, pool=None)
-    pool = RegionKey(owner=instance, host=HOST, region=0, n_pages=8, page_bytes=4096, doors={})
-    return Hello(protocol=PROTOCOL, peer=peer, model=model, limits=LIMITS, pool=pool)
 
 
 class Side:
@@ -220,31 +194,6 @@ def test_a_gateway_that_refuses_a_worker_ends_it(start: Start) -> None:
     with pytest.raises(PeerRefused, match="fingerprint differs: ours is f, theirs is other"):
         run(g, d, until=lambda: False)
     assert [type(event) for event in g.events] == [PeerBarred]
-
-
-def test_what_must_be_equal() -> None:
-    d, p, g = hello("d", Role.DECODE), hello("p", Role.PREFILL), hello("g", Role.GATEWAY)
-
-    def with_model(**changed: str) -> Hello:
-        return msgspec.structs.replace(d, model=msgspec.structs.replace(MODEL, **changed))
-
-    assert difference(d, p) is None
-    assert difference(g, p) is None  # the first worker decides
-    assert difference(p, g, None) is None
-    exact = with_model(kernel_path="a")
-    assert difference(exact, p) is None  # an unknown path is not compared
-    assert difference(exact, with_model(kernel_path="b")) == HelloRefused(
-        field="kernel_path", ours="a", theirs="b"
-    )
-    pages = msgspec.structs.replace(p, limits=msgspec.structs.replace(LIMITS, page_tokens=32))
-    assert difference(d, pages) == HelloRefused(field="block_size", ours="16", theirs="32")
-    newer = msgspec.structs.replace(p, protocol=99, model=None)
-    assert difference(d, newer) == HelloRefused(field="protocol", ours=str(PROTOCOL), theirs="99")
-    bare = msgspec.structs.replace(p, model=None)
-    assert difference(g, bare) == HelloRefused(field="model", ours="any", theirs="none")
-    partial = msgspec.structs.replace(MODEL, kv_dtype="", page_layout="")
-    assert difference(g, p, partial) is None
-    assert difference(g, with_model(fingerprint="e"), partial) is not None
 
 
 def test_workers_that_are_there_complete_what_the_gateway_left_open(start: Start) -> None:

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from common.available import available_bytes
 from common.errors import SetupError
-from transfer.available import available_bytes
 
 MACHINE = {"proc/meminfo": "MemTotal:  9000 kB\nMemAvailable:  5000 kB\n"}
 MACHINE_BYTES = 5000 * 1024
