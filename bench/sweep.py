@@ -64,7 +64,8 @@ def main(argv: Sequence[str]) -> int:
         sweep = _sweep(options, store)
         print(sweep_report.markdown(sweep))
         print(json.dumps(sweep_report.as_json(sweep) | {"points": len(sweep.points)}), flush=True)
-        code = code or _write(sweep, options)
+        written = _write(sweep, options)  # of what was interrupted, too
+        code = code or written
     return code or int(any(map(_is_failed, store.points)))
 
 

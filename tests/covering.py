@@ -22,11 +22,6 @@ class Settings:
         room = "ample" if self.ample else "tight"
         return f"{prefill}x{decode}-{self.transport}-{cache}-{self.chunk_tokens}-{room}"
 
-    @property
-    def must_preempt(self) -> bool:
-        """Two decode workers share the load so well that neither may be short of pages."""
-        return not self.ample and self.pools[1] == 1
-
     def flags(self) -> list[str]:
         prefill, decode = self.pools
         return [
