@@ -22,6 +22,7 @@ from bench.program import exit_status
 from common.kernels.attention_plan import Sequences
 from common.kernels.paged import KVLayer, PageGeometry, Scratch
 from common.kernels.triton import decode, prefill
+from common.kernels.triton.attention_block import tile_rows
 from common.kernels.triton.choice import chip_of
 from common.kernels.triton.configs import Tile
 from common.kernels.triton.launch import Launch
@@ -44,7 +45,7 @@ def prefill_launches(shape: Shape, device: torch.device) -> Iterator[tuple[Tile,
     n_rep = shape.n_heads // shape.n_kv_heads
     for n_rows, keys, warps, stages in product((64, 128), KEYS, WARPS, STAGES):
         tile = Tile(n_rows, keys, warps, stages)
-        on_device = rows(prefill.tile_rows(tile, n_rep) // n_rep)
+        on_device = rows(tile_rows(tile, n_rep) // n_rep)
         yield tile, [prefill.launch(q, layer, on_device, tile, torch.empty_like(q))]
 
 

@@ -7,38 +7,82 @@ keys it does not see have weight 0 exactly, and blocks without any it sees chang
 M rows of a tile (tokens times the query heads of one KV head)  N keys of a block  D head dim
 """
 
+import math
+
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from common.kernels.paged import KVLayer
+from common.kernels.triton.configs import Tile
+from common.kernels.triton.launch import power_of_2
+from common.kernels.triton.rows import DeviceRows
 
 SOME_SEEN, ALL_SEEN = tl.constexpr(0), tl.constexpr(1)
 
 
+def tile_rows(tile: Tile, n_rep: int) -> int:
+    """At least the query heads of one KV head."""
+    return max(tile.rows, power_of_2(n_rep))
+
+
+def arguments(
+    q_TND: Tensor, layer: KVLayer, rows: DeviceRows, tile: Tile
+) -> dict[str, Tensor | int | float]:
+    """Those that both attentions take, by name."""
+    n_heads, head_dim = q_TND.shape[1:]
+    geometry = layer.geometry
+    n_rep = n_heads // geometry.n_kv_heads
+    return {
+        "q": q_TND,
+        "k_pages": layer.k_PSGD,
+        "v_pages": layer.v_PSGD,
+        "starts": rows.start_B1,
+        "lengths": rows.len_B,
+        "tables": rows.tables_BM,
+        "table_width": rows.tables_BM.shape[1],
+        "page_stride": geometry.stride,
+        "scale": head_dim**-0.5 * math.log2(math.e),
+        "N_HEADS": n_heads,
+        "N_REP": n_rep,
+        "HEAD_DIM": head_dim,
+        "PAGE_TOKENS": geometry.page_tokens,
+        "BLOCK_M": tile_rows(tile, n_rep),
+        "BLOCK_N": tile.keys,
+        "BLOCK_D": max(16, power_of_2(head_dim)),
+    }
+
+
+@triton.jit
+def nothing_seen(BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
+    """What a tile's rows have of the keys they saw, before the first: sum of weighted values,
+    maximum of scores, sum of weights."""
+    max_M = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    return tl.zeros((BLOCK_M, BLOCK_D), tl.float32), max_M, tl.zeros((BLOCK_M,), tl.float32)
+
+
 @triton.jit
 def attend_keys(
-    q_MD,
-    acc_MD,
-    max_M,
-    sum_M,
-    position_M,
-    k_pages,
-    v_pages,
-    table,
-    page_stride,
-    head,
+    queries,
+    seen,
+    keys,
     first,
     end,
-    scale,
     HEAD_DIM: tl.constexpr,
     PAGE_TOKENS: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
     SEEN: tl.constexpr,
 ):
-    """Keys first .. end of one sequence and KV head; row m sees those up to position_M[m].
+    """`seen`, and keys first .. end of one sequence and KV head.
 
-    SEEN  ALL_SEEN: every row sees all of them, and they are whole blocks
+    queries  q_MD, position_M, scale; row m sees keys up to position_M[m]
+    keys     k_pages, v_pages, the sequence's table, page stride, KV head
+    SEEN     ALL_SEEN: every row sees all of them, and they are whole blocks
     """
-    dim = tl.arange(0, BLOCK_D)
+    q_MD, position_M, scale = queries
+    k_pages, v_pages, table, page_stride, head = keys
+    acc_MD, max_M, sum_M = seen
+    dim = tl.arange(0, q_MD.shape[1])
     for at in range(first, end, BLOCK_N):
         key = at + tl.arange(0, BLOCK_N)
         there = (key < end) | (SEEN == ALL_SEEN)
@@ -64,8 +108,10 @@ def attend_keys(
 
 
 @triton.jit
-def merge(acc_MD, max_M, sum_M, more_MD, more_max_M, more_sum_M):
+def merge(seen, more):
     """Two disjoint runs of keys become one; a run that a row sees nothing of changes nothing."""
+    acc_MD, max_M, sum_M = seen
+    more_MD, more_max_M, more_sum_M = more
     new_M = tl.maximum(max_M, more_max_M)
     finite_M = tl.where(new_M == float("-inf"), 0.0, new_M)
     rescale_M = tl.exp2(max_M - finite_M)

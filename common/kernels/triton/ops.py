@@ -8,6 +8,7 @@ from common.kernels.attention_rows import AttentionRows
 from common.kernels.paged import KVLayer
 from common.kernels.triton import decode, prefill
 from common.kernels.triton.activation import silu_mul
+from common.kernels.triton.attention_block import tile_rows
 from common.kernels.triton.choice import chip_of
 from common.kernels.triton.configs import decode_tile, prefill_tile
 from common.kernels.triton.norms import add_rms_norm, rms_norm
@@ -22,7 +23,7 @@ def attend(q_TND: Tensor, layer: KVLayer, rows: AttentionRows) -> Tensor:
     n_rep = q_TND.shape[1] // layer.geometry.n_kv_heads
     chip = chip_of(q_TND.device)
     tile = prefill_tile(q_TND.dtype, chip, q_TND.shape[2])
-    on_device = rows.on_device(prefill.tile_rows(tile, n_rep) // n_rep, q_TND.device)
+    on_device = rows.on_device(tile_rows(tile, n_rep) // n_rep, q_TND.device)
     if len(on_device.tile_X2):
         prefill.launch(q_TND, layer, on_device, tile, out_TND).run()
     if len(on_device.single_I):

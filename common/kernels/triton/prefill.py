@@ -4,22 +4,23 @@ One program has a tile of one sequence's queries, the heads of one KV head besid
 reads every page up to its last query: earlier chunks and cached prefixes are keys like any other.
 """
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from common.kernels.paged import KVLayer
-from common.kernels.triton.attention_block import ALL_SEEN, SOME_SEEN, attend_keys, merge
+from common.kernels.triton.attention_block import (
+    ALL_SEEN,
+    SOME_SEEN,
+    arguments,
+    attend_keys,
+    merge,
+    nothing_seen,
+)
 from common.kernels.triton.configs import EXACT_SPLIT, Tile
-from common.kernels.triton.launch import Launch, power_of_2
+from common.kernels.triton.launch import Launch
 from common.kernels.triton.rows import DeviceRows
-
-
-def tile_rows(tile: Tile, n_rep: int) -> int:
-    return max(tile.rows, power_of_2(n_rep))
 
 
 def launch(q_TND: Tensor, layer: KVLayer, rows: DeviceRows, tile: Tile, out_TND: Tensor) -> Launch:
@@ -27,33 +28,15 @@ def launch(q_TND: Tensor, layer: KVLayer, rows: DeviceRows, tile: Tile, out_TND:
 
     q and out are contiguous.
     """
-    n_heads, head_dim = q_TND.shape[1:]
-    geometry = layer.geometry
-    n_rep = n_heads // geometry.n_kv_heads
     exact = q_TND.dtype is torch.float32
     return Launch(
         kernel=_attend_tile,
-        grid=(len(rows.tile_X2), geometry.n_kv_heads),
+        grid=(len(rows.tile_X2), layer.geometry.n_kv_heads),
         arguments={
-            "q": q_TND,
-            "k_pages": layer.k_PSGD,
-            "v_pages": layer.v_PSGD,
+            **arguments(q_TND, layer, rows, tile),
             "out": out_TND,
             "tiles": rows.tile_X2,
-            "starts": rows.start_B1,
-            "lengths": rows.len_B,
-            "tables": rows.tables_BM,
-            "table_width": rows.tables_BM.shape[1],
-            "page_stride": geometry.stride,
-            "scale": head_dim**-0.5 * math.log2(math.e),
-            "N_HEADS": n_heads,
-            "N_REP": n_rep,
-            "HEAD_DIM": head_dim,
-            "PAGE_TOKENS": geometry.page_tokens,
             "SPLIT": EXACT_SPLIT if exact else 0,
-            "BLOCK_M": tile_rows(tile, n_rep),
-            "BLOCK_N": tile.keys,
-            "BLOCK_D": max(16, power_of_2(head_dim)),
         },
         num_warps=tile.warps,
         num_stages=tile.stages,
@@ -98,76 +81,23 @@ def _attend_tile(
     row = (start + query).to(tl.int64) * N_HEADS + head * N_REP + m % N_REP
     at = row[:, None] * HEAD_DIM + dim[None, :]
     q_MD = tl.load(q + at, mask=there, other=0.0)
-    position_M = before + query
     end = before + tl.minimum(first_query + TOKENS, n_queries)
-    table = tables + seq * table_width
-    acc_MD = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    max_M = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    sum_M = tl.zeros((BLOCK_M,), tl.float32)
+    queries = (q_MD, before + query, scale)
+    keys = (k_pages, v_pages, tables + seq * table_width, page_stride, head)
+    seen = nothing_seen(BLOCK_M, BLOCK_D)
     if SPLIT:
         for first in range(0, end, SPLIT):
-            more_MD, more_max_M, more_sum_M = attend_keys(
-                q_MD,
-                tl.zeros((BLOCK_M, BLOCK_D), tl.float32),
-                tl.full((BLOCK_M,), float("-inf"), tl.float32),
-                tl.zeros((BLOCK_M,), tl.float32),
-                position_M,
-                k_pages,
-                v_pages,
-                table,
-                page_stride,
-                head,
-                first,
-                tl.minimum(first + SPLIT, end),
-                scale,
-                HEAD_DIM,
-                PAGE_TOKENS,
-                BLOCK_N,
-                BLOCK_D,
-                SOME_SEEN,
+            none, until = nothing_seen(BLOCK_M, BLOCK_D), tl.minimum(first + SPLIT, end)
+            more = attend_keys(
+                queries, none, keys, first, until, HEAD_DIM, PAGE_TOKENS, BLOCK_N, SOME_SEEN
             )
-            acc_MD, max_M, sum_M = merge(acc_MD, max_M, sum_M, more_MD, more_max_M, more_sum_M)
+            seen = merge(seen, more)
     else:
-        all_seen = (before + first_query + 1) // BLOCK_N * BLOCK_N
-        acc_MD, max_M, sum_M = attend_keys(
-            q_MD,
-            acc_MD,
-            max_M,
-            sum_M,
-            position_M,
-            k_pages,
-            v_pages,
-            table,
-            page_stride,
-            head,
-            0,
-            all_seen,
-            scale,
-            HEAD_DIM,
-            PAGE_TOKENS,
-            BLOCK_N,
-            BLOCK_D,
-            ALL_SEEN,
+        whole = (before + first_query + 1) // BLOCK_N * BLOCK_N
+        seen = attend_keys(queries, seen, keys, 0, whole, HEAD_DIM, PAGE_TOKENS, BLOCK_N, ALL_SEEN)
+        seen = attend_keys(
+            queries, seen, keys, whole, end, HEAD_DIM, PAGE_TOKENS, BLOCK_N, SOME_SEEN
         )
-        acc_MD, max_M, sum_M = attend_keys(
-            q_MD,
-            acc_MD,
-            max_M,
-            sum_M,
-            position_M,
-            k_pages,
-            v_pages,
-            table,
-            page_stride,
-            head,
-            all_seen,
-            end,
-            scale,
-            HEAD_DIM,
-            PAGE_TOKENS,
-            BLOCK_N,
-            BLOCK_D,
-            SOME_SEEN,
-        )
+    acc_MD, _, sum_M = seen
     mean_MD = acc_MD / sum_M[:, None]
     tl.store(out + at, mean_MD.to(out.dtype.element_ty), mask=there)
