@@ -4,15 +4,17 @@
 
 At the shapes that the models use, in bfloat16, exactly as they would be launched. For each:
 registers of a thread, bytes spilled, shared memory beside the chip's limit, tensor-core
-instructions, and global accesses of 16 bytes (from the PTX and the compiled code). Exit status 1:
-something spills, does not fit, or lacks what its kind of kernel must have.
+instructions, and global accesses of 16 bytes (from the PTX and the compiled code). The last line
+is JSON. Exit status 1: something spills, does not fit, or lacks what its kind of kernel must have.
 """
 
+import argparse
+import json
 import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -287,15 +289,30 @@ def line(c: Compiled) -> str:
 
 
 def run(shapes: Sequence[Shape], chips: Sequence[int]) -> int:
-    """Prints a line for each; exit status."""
+    """Prints a line for each, then JSON; exit status."""
     print(f"Triton {triton.__version__}, bfloat16\n{HEADER}")
+    rows: list[dict[str, object]] = []
     n_faults = 0
     for compiled in compile_all(shapes, chips):
         faults = compiled.faults()
         n_faults += len(faults)
+        rows.append({**asdict(compiled), "faults": faults})
         print(line(compiled) + "".join(f"  !! {fault}" for fault in faults), flush=True)
     print(f"{n_faults} faults")
+    print(json.dumps({"triton": triton.__version__, "rows": rows}))
     return int(n_faults > 0)
+
+
+def beginning(text: str) -> str:
+    """Of the names of one shape or more."""
+    if not shapes_named([text]):
+        names = ", ".join(repr(shape.name) for shape in SHAPES)
+        raise argparse.ArgumentTypeError(f"{text}: none of {names}")
+    return text
+
+
+def shapes_named(beginnings: Sequence[str]) -> list[Shape]:
+    return [shape for shape in SHAPES if shape.name.startswith(tuple(beginnings))]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -304,9 +321,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--compile-only", action="store_true", required=True)
     chips = list(SHARED_LIMITS_BYTES)
     parser.add_argument("--chips", nargs="+", type=int, default=chips, choices=chips)
-    parser.add_argument("--models", nargs="+", metavar="NAME", help="beginnings of their names")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        type=beginning,
+        default=[""],
+        metavar="NAME",
+        help="beginnings of their names",
+    )
     options = parser.parse_all(argv)
     if knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET is set: kernels would be interpreted, not compiled")
-    names = tuple(options.models or ("",))
-    return run([s for s in SHAPES if s.name.startswith(names)], options.chips)
+    return run(shapes_named(options.models), options.chips)

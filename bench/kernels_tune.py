@@ -1,24 +1,35 @@
-"""Times attention in every tile that fits the GPU at hand: what `common.kernels.triton.configs`
-holds is chosen from this.
+"""Times attention in every tile that fits the GPU at hand, to choose from for
+`common.kernels.triton.configs`.
 
     python -m bench.kernels_tune [--models Llama-3-8B]
 
 In bfloat16: decode of 64 sequences at 2,048 tokens, prefill of one prompt of 8,192. The fastest
-come first; tiles that spill, or do not fit, are left out. Prints; changes no table.
+are shown; tiles that spill, or do not fit, are left out. The last line is JSON, with all tiles that
+were timed. Changes no table of the code's.
 """
 
+import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 
 import numpy as np
 import torch
+import triton
 from triton.testing import do_bench
 
 from bench.flag_types import Parser
-from bench.kernels_compile import SHAPES, SHARED_LIMITS_BYTES, Shape, compile_one
+from bench.kernels_compile import (
+    SHARED_LIMITS_BYTES,
+    Shape,
+    beginning,
+    compile_one,
+    shapes_named,
+)
 from bench.program import exit_status
+from common.errors import SetupError
 from common.kernels.attention_plan import Sequences
 from common.kernels.paged import KVLayer, PageGeometry, Scratch
 from common.kernels.triton import decode, prefill
@@ -51,8 +62,9 @@ def prefill_launches(shape: Shape, device: torch.device) -> Iterator[tuple[Tile,
 
 def work(
     shape: Shape, n_sequences: int, n_rows: int, n_keys: int, device: torch.device
-) -> tuple[KVLayer, "RowsOf", torch.Tensor]:
-    """Sequences alike, over pages in random order; the last `n_rows` of each are queries."""
+) -> tuple[KVLayer, Callable[[int], DeviceRows], torch.Tensor]:
+    """Sequences alike, over pages in random order; the last `n_rows` of each are queries. Which
+    rows those are, by the queries of a tile."""
     n_pages = n_sequences * n_keys // shape.page_tokens
     geometry = PageGeometry(
         page_tokens=shape.page_tokens,
@@ -70,41 +82,45 @@ def work(
     q_TND = torch.randn(
         n_sequences * n_rows, shape.n_heads, shape.head_dim, dtype=DTYPE, device=device
     )
-    return KVLayer.of(elements, geometry, 0, Scratch()), RowsOf(sequences, device), q_TND
-
-
-class RowsOf:
-    """A pass's rows on the device, by the queries of a tile."""
-
-    def __init__(self, sequences: Sequences, device: torch.device) -> None:
-        self._sequences = sequences
-        self._device = device
-
-    def __call__(self, tile_tokens: int) -> DeviceRows:
-        return DeviceRows.of(self._sequences, tile_tokens, self._device)
+    rows_of = partial(DeviceRows.of, sequences, device=device)
+    return KVLayer.of(elements, geometry, 0, Scratch()), rows_of, q_TND
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the fastest tiles."""
     parser = Parser(prog="python -m bench.kernels_tune", description=__doc__)
-    parser.add_argument("--models", nargs="+", metavar="NAME", help="beginnings of their names")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        type=beginning,
+        default=[""],
+        metavar="NAME",
+        help="beginnings of their names",
+    )
     options = parser.parse_all(argv)
     if not torch.cuda.is_available():
-        parser.exit(1, "this needs a CUDA device; without one: bench.kernels --compile-only\n")
+        raise SetupError("needs a CUDA device; without one: bench.kernels --compile-only")
     device = torch.device("cuda")
-    chip = max(c for c in SHARED_LIMITS_BYTES if c <= chip_of(device))
+    chip = chip_of(device)
+    if chip not in SHARED_LIMITS_BYTES:
+        raise SetupError(f"sm_{chip}: what tiles take is known of {list(SHARED_LIMITS_BYTES)} only")
     kinds = {"decode attention": decode_launches, "prefill attention": prefill_launches}
-    for shape in SHAPES:
-        if options.models and not shape.name.startswith(tuple(options.models)):
-            continue
+    rows: list[dict[str, object]] = []
+    for shape in shapes_named(options.models):
         for kind, launches_of in kinds.items():
             timed: list[tuple[float, Tile]] = []
             for tile, launches in launches_of(shape, device):
                 compiled = compile_one(kind, shape.name, launches[0], chip)
                 if not compiled.misfits():
                     timed.append((milliseconds(launches), tile))
-            for ms, tile in sorted(timed)[:SHOWN]:
+            timed.sort()
+            for ms, tile in timed[:SHOWN]:
                 print(f"{shape.name:<24} {kind:<18} sm_{chip} {ms:8.3f} ms  {tile}", flush=True)
+            rows += [
+                {"shape": shape.name, "kernel": kind, "ms": ms, "tile": tile._asdict()}
+                for ms, tile in timed
+            ]
+    print(json.dumps({"chip": chip, "triton": triton.__version__, "rows": rows}))
     return 0
 
 

@@ -1,8 +1,8 @@
 """Which tiles, warps and stages a kernel runs with: chosen by shape from these tables, never timed
 while requests wait.
 
-`python -m bench.kernels_tune` prints the tables' rows as measured on the GPU at hand, and
-`python -m bench.kernels --compile-only` what each costs in registers and shared memory.
+`python -m bench.kernels --compile-only` prints what each costs in registers and shared memory, and
+`python -m bench.kernels_tune` which are the fastest on the GPU at hand.
 In float32 a configuration depends on the model's shapes alone, and on no chip (law 3).
 """
 
