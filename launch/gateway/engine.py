@@ -62,8 +62,10 @@ class Stream:
         Raises the BatonError that ended the answer early, after the deltas before it.
         """
         deltas, self._deltas = self._deltas, []
-        if not deltas and self._error is not None:
-            raise self._error
+        if self._error is not None:
+            if not deltas:
+                raise self._error
+            self._arrived.set()  # the error is next
         return deltas
 
     def stop(self, sample: int) -> None:
