@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -43,6 +43,7 @@ from launch.gateway.api.delivery import (
 )
 from launch.gateway.api.docs import docs_routes
 from launch.gateway.api.errors import envelope, error_response, json_response, status_of
+from launch.gateway.api.forms import Form
 from launch.gateway.api.prepare import Prepared, prepare_chat, prepare_completion
 from launch.gateway.api.requests import (
     ChatRequest,
@@ -140,7 +141,7 @@ class _Api:
         request: Request,
         kind: type[_Body],
         prepare: Callable[[_Body, Served], Prepared],
-        form_of: type[CompletionForm] | type[ChatForm],
+        form_of: type[Form[Any]],
     ) -> Response:
         answer_id = request.scope[REQUEST_ID] = f"{form_of.id_prefix}-{uuid.uuid4().hex}"
         self._admission.enter()

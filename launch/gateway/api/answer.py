@@ -1,6 +1,6 @@
 """Tokens to choices: the streams of a request's prompts, each sample's text, and what it used.
 
-Knows the order of an answer, not its form: `completions` and `chat` render it.
+Knows the order of an answer, not its form: `chat_form` and `completion_form` render it.
 """
 
 import asyncio

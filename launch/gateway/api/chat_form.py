@@ -1,6 +1,5 @@
 """An answer as /v1/chat/completions promises it."""
 
-import time
 import uuid
 from collections.abc import Sequence
 
@@ -9,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from common.params import TokenLogprob
 from common.text.tokenizer import Tokenizer
 from launch.gateway.api.answer import Piece, Scored, Usage
-from launch.gateway.api.forms import Gathered, Usages, prompt_logprobs, sse, usage_body
+from launch.gateway.api.forms import Form, Gathered, prompt_logprobs, sse, usage_body
 from launch.gateway.api.prepare import Prepared
 from launch.gateway.api.responses import (
     CalledFunction,
@@ -31,7 +30,7 @@ from launch.gateway.tools.reader import CallPart, Reader, Said
 MISTRAL_ID_CHARS = 9
 
 
-class ChatForm:
+class ChatForm(Form[ChatChunkChoice]):
     """/v1/chat/completions"""
 
     id_prefix = "chatcmpl"
@@ -39,14 +38,7 @@ class ChatForm:
     def __init__(
         self, answer_id: str, model: str, tokenizer: Tokenizer, prepared: Prepared
     ) -> None:
-        self._id = answer_id
-        self._created = int(time.time())
-        self._model = model
-        self._tokenizer = tokenizer
-        self._logprobs = prepared.logprobs
-        self._prompt_logprobs = prepared.prompt_logprobs
-        self._usages = Usages(prepared)
-        self._prompts = prepared.returned_prompts
+        super().__init__(answer_id, model, tokenizer, prepared)
         self._calling = prepared.calling
         self._readers: dict[int, Reader] = {}
         self._call_ids: dict[tuple[int, int], str] = {}  # by choice and call
@@ -76,9 +68,6 @@ class ChatForm:
             token_ids=list(piece.tokens) if self._prompts else UNSET,
         )
         return sse(encode(self._chunk([choice], self._usages.after(piece))))
-
-    def last(self, usage: Usage) -> bytes:
-        return sse(encode(self._chunk([], usage_body(usage))))
 
     def whole(self, choices: Sequence[Gathered], usage: Usage) -> bytes:
         made = [self._choice(index, choice) for index, choice in enumerate(choices)]

@@ -1,6 +1,5 @@
 """An answer as /v1/completions promises it."""
 
-import time
 from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
@@ -8,7 +7,7 @@ from msgspec import UNSET, UnsetType
 from common.params import TokenLogprob
 from common.text.tokenizer import Tokenizer
 from launch.gateway.api.answer import Piece, Scored, Usage
-from launch.gateway.api.forms import Gathered, Usages, prompt_logprobs, sse, usage_body
+from launch.gateway.api.forms import Form, Gathered, prompt_logprobs, sse, usage_body
 from launch.gateway.api.prepare import Prepared
 from launch.gateway.api.responses import (
     Completion,
@@ -19,7 +18,7 @@ from launch.gateway.api.responses import (
 )
 
 
-class CompletionForm:
+class CompletionForm(Form[CompletionChoice]):
     """/v1/completions"""
 
     id_prefix = "cmpl"
@@ -27,14 +26,7 @@ class CompletionForm:
     def __init__(
         self, answer_id: str, model: str, tokenizer: Tokenizer, prepared: Prepared
     ) -> None:
-        self._id = answer_id
-        self._created = int(time.time())
-        self._model = model
-        self._tokenizer = tokenizer
-        self._logprobs = prepared.logprobs
-        self._prompt_logprobs = prepared.prompt_logprobs
-        self._usages = Usages(prepared)
-        self._prompts = prepared.returned_prompts
+        super().__init__(answer_id, model, tokenizer, prepared)
         self._begun: set[int] = set()
 
     def opening(self, n_choices: int) -> bytes:  # noqa: ARG002
@@ -52,10 +44,7 @@ class CompletionForm:
         if self._prompts and piece.choice not in self._begun:
             self._begun.add(piece.choice)
             choice.prompt_token_ids = list(self._prompts[piece.choice])
-        return sse(encode(self._body([choice], self._usages.after(piece))))
-
-    def last(self, usage: Usage) -> bytes:
-        return sse(encode(self._body([], usage_body(usage))))
+        return sse(encode(self._chunk([choice], self._usages.after(piece))))
 
     def whole(self, choices: Sequence[Gathered], usage: Usage) -> bytes:
         made = [
@@ -71,9 +60,9 @@ class CompletionForm:
             )
             for index, choice in enumerate(choices)
         ]
-        return encode(self._body(made, usage_body(usage)))
+        return encode(self._chunk(made, usage_body(usage)))
 
-    def _body(
+    def _chunk(
         self, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None
     ) -> Completion:
         return Completion(

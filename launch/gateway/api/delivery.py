@@ -58,7 +58,7 @@ async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def whole(answer: Answer, form: Form) -> Response:
+async def whole(answer: Answer, form: Form[Any]) -> Response:
     """Gather it all."""
     prepared = answer.prepared
     choices = [Gathered() for _ in range(len(prepared.prompts) * prepared.n)]
@@ -77,7 +77,7 @@ class EventStream(Response):
     """The answer as server-sent events. Closes the answer, whatever ends it."""
 
     def __init__(
-        self, answer: Answer, form: Form, metrics: GatewayMetrics, on_end: Callable[[], None]
+        self, answer: Answer, form: Form[Any], metrics: GatewayMetrics, on_end: Callable[[], None]
     ) -> None:
         super().__init__(media_type="text/event-stream")
         self._answer = answer

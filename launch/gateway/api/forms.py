@@ -1,9 +1,12 @@
 """What the forms of answers share, whichever endpoint promises them: whole, or event by event."""
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Generic, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from common.params import TokenLogprob
@@ -15,7 +18,10 @@ from launch.gateway.api.responses import (
     PromptLogprobs,
     PromptTokensDetails,
     UsageBody,
+    encode,
 )
+
+_Choice = TypeVar("_Choice")
 
 
 @dataclass(slots=True)
@@ -37,26 +43,40 @@ class Gathered:
         self.finish, self.stop_reason = piece.finish, piece.stop_reason
 
 
-class Form(Protocol):
-    """How an endpoint says it. One an answer."""
+class Form(ABC, Generic[_Choice]):
+    """How an endpoint says it. One an answer. `_Choice`: of an event."""
 
-    id_prefix: str
+    id_prefix: ClassVar[str]
 
     def __init__(
         self, answer_id: str, model: str, tokenizer: Tokenizer, prepared: Prepared
-    ) -> None: ...
+    ) -> None:
+        self._id = answer_id
+        self._created = int(time.time())
+        self._model = model
+        self._tokenizer = tokenizer
+        self._logprobs = prepared.logprobs
+        self._prompt_logprobs = prepared.prompt_logprobs
+        self._usages = Usages(prepared)
+        self._prompts = prepared.returned_prompts
 
+    @abstractmethod
     def opening(self, n_choices: int) -> bytes:
         """Events before any text."""
-        ...
 
+    @abstractmethod
     def event(self, piece: Piece) -> bytes: ...
 
     def last(self, usage: Usage) -> bytes:
         """The event that carries the usage."""
-        ...
+        return sse(encode(self._chunk([], usage_body(usage))))
 
+    @abstractmethod
     def whole(self, choices: Sequence[Gathered], usage: Usage) -> bytes: ...
+
+    @abstractmethod
+    def _chunk(self, choices: list[_Choice], usage: UsageBody | UnsetType | None) -> msgspec.Struct:
+        """The body of an event."""
 
 
 def sse(data: bytes) -> bytes:

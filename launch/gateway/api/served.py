@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from common.text.load import TextModel
-from launch.gateway.tools.families import Family
+from common.values import ToolCallParser
 from launch.gateway.transfers import Slo
 
 
@@ -20,4 +19,4 @@ class Served:
     draw_seed: Callable[[], int]
     slo: Slo  # of requests that state none
     check_grammar: Callable[[str, str], None]  # (grammar, param): ClientError where it is none
-    tool_call_parser: Literal["auto"] | Family  # auto: as the template tells
+    tool_call_parser: ToolCallParser  # auto: as the template tells
