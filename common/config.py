@@ -45,7 +45,7 @@ class PoolTuning(Section, frozen=True, kw_only=True):
     """Every tuning flag, declared once; it exists for both pools and for each.
 
     None: not given here. A pool's own value wins over the one for both, that over the role's
-    default (`_DEFAULTS`).
+    default (`DEFAULTS`).
     """
 
     max_num_batched_tokens: Annotated[
@@ -283,7 +283,7 @@ class WorkerConfig(EngineConfig, frozen=True, kw_only=True):
     log_level: LogLevel
 
 
-_DEFAULTS = {
+DEFAULTS = {  # where the operator sets nothing
     Role.PREFILL: Tuning(max_num_batched_tokens=512, max_num_seqs=64, chunk_tokens=512),
     Role.DECODE: Tuning(max_num_batched_tokens=512, max_num_seqs=64, chunk_tokens=128),
 }
@@ -294,7 +294,7 @@ def tuning(config: ServeConfig, role: Role) -> Tuning:
 
     A default gives way to a given value that it would contradict.
     """
-    pool, default = _pool(config, role), _DEFAULTS[role]
+    pool, default = _pool(config, role), DEFAULTS[role]
     given = PoolTuning(
         **{
             name: getattr(config, name) if getattr(pool, name) is None else getattr(pool, name)

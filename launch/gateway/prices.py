@@ -19,7 +19,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from common.ids import InstanceId
+from common.config import DEFAULTS
+from common.engine.pace import SHARE
+from common.ids import InstanceId, Role
 from common.kv.layout import pages_for
 from launch.gateway.views import Demand, WorkerView
 
@@ -27,8 +29,7 @@ DEFAULT_TOKENS_PER_S = 2000.0  # of prompts, until some worker has measured its 
 DEFAULT_STEP_S = 0.02  # of decode, the same
 MOVE_S_PER_PAGE = 50e-6  # a page of a small model through shared memory, measured: 17 us and up
 HANDOFF_STEPS = 0.25  # that the second token comes later if the prompt was computed elsewhere
-CHUNK_TOKENS = 128  # of prompts beside sequences that decode: a decode worker's default
-TPOT_SHARE = 0.9  # of a stated time between tokens: as much of it a decode worker's passes take
+CHUNK_TOKENS = DEFAULTS[Role.DECODE].chunk_tokens  # of prompts beside sequences that decode
 NEWCOMERS = 0.01  # sequences that are expected to come to decode while a prompt is computed there
 
 
@@ -155,7 +156,7 @@ class Prices:
         tightest_s = decode.tightest_tpot_s
         if tightest_s is None:
             return CHUNK_TOKENS
-        spare_s = TPOT_SHARE * tightest_s - self._pass_s(decode)
+        spare_s = SHARE * tightest_s - self._pass_s(decode)
         return max(self._page_tokens, min(CHUNK_TOKENS, int(spare_s * rate)))
 
     def _breaks_promises(self, decode: WorkerView, rate: float) -> bool:
