@@ -6,8 +6,7 @@
     ├── SetupError             the operator must act: shown in one line, exit code 2
     │   └── UnsupportedModel   no code here runs this model
     ├── PeerError              another process is at fault: retried, then 503
-    │   ├── PeerRefused        a hello named two values that must be equal
-    │   └── TransferFailed     pages did not arrive
+    │   └── PeerRefused        a hello named two values that must be equal
     ├── Overloaded             a bound was reached: 429 or 503 with Retry-After
     │   └── SloMissed          its first token would come too late: 429
     │       ├── SloHopeless    and would on an idle server: no Retry-After
@@ -15,10 +14,8 @@
     ├── TimedOut               the time that the request gave itself has passed: 504
     └── InvariantBroken        ours: a bug; the process stops rather than go on
 
-Must import nothing but `common.ids`.
+Must import nothing.
 """
-
-from common.ids import InstanceId, TransferId
 
 
 class BatonError(Exception):
@@ -78,17 +75,6 @@ class PeerRefused(PeerError):
         self.field = field
         self.ours = ours
         self.theirs = theirs
-
-
-class TransferFailed(PeerError):
-    """Pages did not arrive."""
-
-    def __init__(
-        self, transfer: TransferId, peer: InstanceId, done_bytes: int, of_bytes: int, after_s: float
-    ) -> None:
-        super().__init__(
-            f"{transfer}: pull from {peer}: {done_bytes} of {of_bytes} bytes in {after_s:.3f} s"
-        )
 
 
 class Overloaded(BatonError):
