@@ -10,6 +10,7 @@ import pytest
 
 from tests.servers import baton, launched
 from tests.system.streams import SMALL, streaming
+from tests.unit.text.hf_directory import CONFIG, byte_level_backend, write_directory
 
 pytestmark = pytest.mark.slow
 AT_ONCE_S = 5.0  # on a machine that does other things too
@@ -74,6 +75,18 @@ def test_a_pool_that_is_too_small(default_model: Path) -> None:
             "baton: --kv-cache-memory-bytes 1048576 holds 32 tokens of KV, and one sequence of "
             "--max-model-len 8192 needs 188747776 bytes: raise the one or lower the other\n"
         )
+
+
+def test_what_only_a_worker_finds_out_is_the_last_line(tmp_path: Path) -> None:
+    model = write_directory(tmp_path, byte_level_backend(), config=CONFIG | {"rms_norm_eps": 1e-5})
+    weights = model / "model.safetensors"
+    weights.write_bytes(bytes(1000))
+    with launched(model, "--prefill", "0", "--max-model-len", "256") as server:
+        assert server.wait(60) == 2
+        server.assert_nothing_left()
+        *_, last = server.log().splitlines()
+        why = f"decode-0 cannot start: {weights}: not a readable safetensors file: "
+        assert last.startswith(f"baton: {why}")
 
 
 def test_a_request_log_that_cannot_be_written(default_model: Path) -> None:
