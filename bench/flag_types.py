@@ -8,9 +8,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from bench.exits import USAGE_EXIT
+
 T = TypeVar("T")
 _NEAR = 0.75  # difflib's ratio
-_USAGE_EXIT = 2
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        self.exit(_USAGE_EXIT, f"{self.prog}: error: {message.removeprefix('argument ')}\n")
+        self.exit(USAGE_EXIT, f"{self.prog}: error: {message.removeprefix('argument ')}\n")
 
     @property
     def flags(self) -> list[str]:

@@ -7,8 +7,8 @@ and colocated on the same two cores, with each of several chunk sizes. Four stre
 behind a long prompt, so that what they gain during the burst is little beside what they have; then
 eight prompts of 2,000 tokens come at once. Told are the gaps between the streams' tokens during the
 burst against before it, and the burst's TTFT against that of a burst with no streams. Client and
-gateway live on the same cores: apart, they are put beside prefill. One JSON line last. Imports
-nothing of the engine.
+gateway live on the same cores: apart, they are put beside prefill. One JSON line last. Knows
+the engine by its HTTP alone.
 """
 
 import argparse
@@ -26,8 +26,12 @@ from statistics import median
 import aiohttp
 import numpy as np
 
+from bench import reasons
 from bench.client import Outcome, Request, Target, send
 from bench.disturbance import Round, gaps, itl_ratio, same_tokens, summarise, verdict
+from bench.exits import FAILED_EXIT
+from bench.flag_types import Parser, above, positive, whole
+from bench.program import exit_status
 from bench.sender import open_session
 from bench.server import Server, running
 
@@ -200,9 +204,15 @@ def _noise(cpu: int) -> float:
 # --- the command ---------------------------------------------------------------------------------
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 1 where a server fails."""
-    options = _parser().parse_args(argv)
+def main(argv: Sequence[str]) -> int:
+    """Returns 1 where a server fails. Raises NotReady where it does not start."""
+    parser = _parser()
+    options = parser.parse_all(argv)
+    try:
+        if options.plot is not None:
+            reasons.must_be_drawable("--plot", options.plot)
+    except ValueError as error:
+        parser.error(str(error))
     rounds: dict[str, list[Round]] = {}
     try:
         for number in range(options.rounds):
@@ -212,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"round {number + 1}, {setup.name}: {_told(made)}", flush=True)
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return FAILED_EXIT
     apart, *colocated = rounds
     results = {name: summarise(rounds[name]) for name in rounds}
     told = verdict(results[apart], {name: results[name] for name in colocated})
@@ -262,18 +272,21 @@ def _told(made: Round) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.isolation", description=__doc__, allow_abbrev=False
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m bench.isolation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("model", help="as `baton serve --model` takes it")
-    parser.add_argument("--rounds", type=int, default=3, help="[3]")
-    parser.add_argument("--cpus", type=int, nargs=2, default=[0, 1], help="the two cores [0 1]")
+    parser.add_argument("--rounds", type=positive, default=3, help="[3]")
+    parser.add_argument("--cpus", type=whole, nargs=2, default=[0, 1], help="the two cores [0 1]")
     parser.add_argument(
-        "--chunks", type=int, nargs="*", default=[32, 64, 128, 256], help="[32 64 128 256]"
+        "--chunks", type=positive, nargs="*", default=[32, 64, 128, 256], help="[32 64 128 256]"
     )
-    parser.add_argument("--before-s", type=float, default=4.0, help="seconds before the burst [4]")
+    parser.add_argument(
+        "--before-s", type=above(0), default=4.0, help="seconds before the burst [4]"
+    )
     parser.add_argument(
         "--flag", action="append", default=[], help="another flag of all servers, --flag=--x=1"
     )
@@ -282,4 +295,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main, sys.argv[1:]))

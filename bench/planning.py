@@ -18,15 +18,14 @@ import numpy as np
 from bench import plan_flags, plan_report, reasons, serve_flags, workloads
 from bench.arrivals import Arrivals
 from bench.client import Request as Sent
+from bench.exits import FAILED_EXIT, USAGE_EXIT
 from bench.prompts import Tokenizer
 from bench.simulate import plan_costs, plan_task, planner
 from bench.simulate.plan_task import Task
 from bench.simulate.plans import Request
+from bench.stdout import show
 from bench.tokens import FileTokenizer
 from common.kv.prefix import page_hashes
-
-FAILED_EXIT = 1
-USAGE_EXIT = 2
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,8 +44,8 @@ def main(argv: Sequence[str]) -> int:
         return _refuse(why)
     outcome = planner.search(task, _progress, n_verified=options.verify_requests)
     made = plan_report.as_json(task, outcome, options.dataset_name)
-    print(plan_report.text(task, outcome))
-    print(json.dumps(made), flush=True)
+    show(plan_report.text(task, outcome))
+    show(json.dumps(made))
     try:
         _keep(options, task, outcome, made)
     except OSError as error:

@@ -20,12 +20,14 @@ import msgspec
 
 from bench import reasons
 from bench.client import Target
+from bench.exits import FAILED_EXIT, USAGE_EXIT
 from bench.flag_types import Parser, json_object, positive, url
 from bench.profile_fit import Fit, Probes, Worker, fit, pooled
 from bench.profile_probes import Prober
 from bench.sender import open_session
 from bench.simulate import costs_file
 from bench.simulate.costs_file import CostsFile, DecodeFields, PrefillFields, TransferFields
+from bench.stdout import show
 
 CONTEXT_TOKENS = 4096  # where the server does not say
 _PREFILL, _DECODE = "prefill", "decode"
@@ -42,7 +44,6 @@ _BUSY = (
     "the server is busy: {n} requests of others run or wait there, and what they cost is in every "
     "figure; profile it when it is idle"
 )
-FAILED_EXIT, USAGE_EXIT = 1, 2
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -90,8 +91,8 @@ def main(argv: Sequence[str]) -> int:
     except (RuntimeError, ValueError) as error:
         print(f"error: {options.base_url}: {error}", file=sys.stderr)
         return FAILED_EXIT
-    print(table(file))
-    print(json.dumps({"benchmark": "profile", **msgspec.to_builtins(file)}), flush=True)
+    show(table(file))
+    show(json.dumps({"benchmark": "profile", **msgspec.to_builtins(file)}))
     if file.measured["others_requests"]:
         _tell(_BUSY.format(n=file.measured["others_requests"]))
     return 0 if options.output is None or _is_written(options.output, file) else FAILED_EXIT
@@ -226,7 +227,7 @@ def _measured(
     options: argparse.Namespace, served: Served, found: Fit, worker: Worker
 ) -> dict[str, str | float]:
     return {
-        "pools": "prefill and decode apart" if worker.apart else "colocated",
+        "pools": costs_file.APART if worker.apart else "colocated",
         "prefill_chunk_tokens": options.chunk_tokens,
         "decode_chunk_tokens": options.decode_chunk_tokens,
         "budget_tokens": worker.budget_tokens,

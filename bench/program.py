@@ -7,11 +7,9 @@ Must not catch what is a bug: that keeps its traceback.
 import sys
 from collections.abc import Callable, Sequence
 
+from bench.exits import INTERRUPTED_EXIT, USAGE_EXIT
 from bench.server import NotReady
 from common.errors import SetupError
-
-USAGE_EXIT = 2
-INTERRUPTED_EXIT = 130
 
 
 def exit_status(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:

@@ -20,14 +20,13 @@ import uvloop
 from bench import load, reasons, report, serve_flags, workloads
 from bench.arrivals import Arrivals
 from bench.client import Outcome, Request, Target
+from bench.exits import FAILED_EXIT, INTERRUPTED_EXIT, USAGE_EXIT
 from bench.measures import duration_s, summarise
 from bench.progress import Progress
 from bench.prompts import Tokenizer
+from bench.stdout import show
 from bench.tokens import FileTokenizer, ServerTokenizer, count_again
 
-FAILED_EXIT = 1
-USAGE_EXIT = 2
-INTERRUPTED_EXIT = 130
 _SHOWN_ERRORS = 5
 _RETRY_S = 0.5
 _TARGETS = ("--slo-ttft", "--slo-tpot")
@@ -59,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:  # a mistake here, or it names the server itself
         print(f"error: {error}", file=sys.stderr)
         return FAILED_EXIT
-    print(json.dumps({"benchmark": "serve", "results": results}))
+    show(json.dumps({"benchmark": "serve", "results": results}))
     if interrupted:
         return INTERRUPTED_EXIT
     return FAILED_EXIT if any(result["failed"] or result["unsaved"] for result in results) else 0
@@ -235,8 +234,8 @@ def _result(
 
 
 def _show(options: argparse.Namespace, result: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
-    print(report.block(result, options.percentile_metrics, options.metric_percentiles))
-    print(report.more(result), flush=True)
+    show(report.block(result, options.percentile_metrics, options.metric_percentiles))
+    show(report.more(result))
     failures = [f"{outcome.error}: {outcome.message}" for outcome in outcomes if outcome.error]
     for failure, n in reasons.grouped(failures)[:_SHOWN_ERRORS]:
         print(f"failed: {failure}{f' ({n} like it)' if n > 1 else ''}", file=sys.stderr)

@@ -25,7 +25,7 @@ _TAIL_CHARS = 2000
 _PROC = Path("/proc")
 
 
-class NotReady(RuntimeError):
+class NotReady(Exception):
     """It does not start; the message is the end of its log."""
 
 

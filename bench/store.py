@@ -14,7 +14,7 @@ import msgspec
 
 from bench.client import Outcome
 
-_CONFIGURATION = "configuration.json"
+CONFIGURATION = "configuration.json"
 _POINTS = "points"
 Part = Literal["solo", "search", "compare"]
 """One request at a time; the search for goals; all servers at one rate."""
@@ -76,7 +76,7 @@ class Store:
         """
         self._directory = directory
         self._points = directory / _POINTS
-        self._file = directory / _CONFIGURATION
+        self._file = directory / CONFIGURATION
         self._configuration = msgspec.json.decode(msgspec.json.encode(configuration))
         if self._file.exists():
             differences = _differences(_stored(self._file), self._configuration)

@@ -32,18 +32,17 @@ from bench import (
 from bench.arrivals import Arrivals
 from bench.client import Outcome, Request, Target
 from bench.comparison import Design
+from bench.exits import FAILED_EXIT, INTERRUPTED_EXIT, USAGE_EXIT
 from bench.measures import Goodput
 from bench.progress import Progress
 from bench.prompts import Tokenizer
+from bench.stdout import show
 from bench.store import ConfigurationChanged, Point, Setting, Store
 from bench.sweep_report import Sweep
 from bench.tokens import FileTokenizer, ServerTokenizer, count_again
 
-FAILED_EXIT = 1
 REFUSALS = frozenset({"http_429", "http_503"})
 """What a healthy server answers to more than it can take."""
-USAGE_EXIT = 2
-INTERRUPTED_EXIT = 130
 
 Measure = Callable[[Setting], Awaitable[Point]]
 
@@ -62,8 +61,8 @@ def main(argv: Sequence[str]) -> int:
     code = _measure_all(options, store)
     if store.points:
         sweep = _sweep(options, store)
-        print(sweep_report.markdown(sweep))
-        print(json.dumps(sweep_report.as_json(sweep) | {"points": len(sweep.points)}), flush=True)
+        show(sweep_report.markdown(sweep))
+        show(json.dumps(sweep_report.as_json(sweep) | {"points": len(sweep.points)}))
         written = _write(sweep, options)  # of what was interrupted, too
         code = code or written
     return code or int(any(map(_is_failed, store.points)))

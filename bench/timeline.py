@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import reasons
+from bench.exits import USAGE_EXIT
 from bench.flag_types import Parser, positive
 from bench.request_log import Life, lives, read_log
-
-USAGE_EXIT = 2
 
 
 def main(argv: Sequence[str]) -> int:

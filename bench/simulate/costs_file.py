@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from bench.simulate.costs import Costs, DecodeCosts, PrefillCosts, TransferCosts
 
+APART = "prefill and decode apart"  # `CostsFile.measured["pools"]`
 NotNegative = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]

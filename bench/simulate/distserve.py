@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import plots
+from bench import reasons
+from bench.flag_types import Parser
 from bench.search import Sample
 from bench.simulate.goodput import TARGET, Length, Slo, Sweep
 from bench.simulate.layouts import Hardware, Layout
@@ -172,6 +173,8 @@ def _placed(sweep: Sweep, slo: Slo) -> dict[str, list[float]]:
 
 def _draw(sweep: Sweep, compared: Sequence[Compared], also: Sequence[Layout], path: Path) -> None:
     """DistServe's figures 8 and 9. `also`: layouts that are shown beside what was published."""
+    from bench import plots  # matplotlib is an extra
+
     names = {COLOCATED[0].name}
     for one in compared:
         names |= {one.colocated, one.disaggregated}
@@ -225,7 +228,7 @@ def _finite(found: NDArray[np.float64]) -> list[list[float | None]]:
 
 def main(argv: Sequence[str]) -> int:
     """Returns 1 where the claimed shape does not appear."""
-    parser = argparse.ArgumentParser(prog="python -m bench.simulate.distserve", allow_abbrev=False)
+    parser = Parser(prog="python -m bench.simulate.distserve", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs"), help="where pictures go")
     parser.add_argument("--link", choices=sorted(LINKS), default="nvlink")
     parser.add_argument("--seed", type=int, default=0)
@@ -233,7 +236,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--requests", type=int, default=400, help="of a run, at least")
     parser.add_argument("--seconds", type=float, default=60.0, help="the same")
     parser.add_argument("--quick", action="store_true", help="to see that it runs, no more")
-    options = parser.parse_args(argv)
+    options = parser.parse_all(argv)
+    maps_path: Path = options.out / "colocated-wins.png"
+    try:
+        reasons.must_be_drawable("--out", maps_path)
+    except ValueError as error:
+        parser.error(str(error))
+    from bench import plots  # matplotlib is an extra
+
     print(
         f"{'requests/s per device':43} colocated{'':21} whole  disaggregated{'':11} gain over both"
     )
@@ -261,7 +271,7 @@ def main(argv: Sequence[str]) -> int:
         _draw(sweep, compared, also, options.out / f"distserve-{name}.png")
     plots.ratio_maps(
         {name: (grid.ttfts_s, grid.tpots_s, found) for name, (grid, found) in maps.items()},
-        options.out / "colocated-wins.png",
+        maps_path,
     )
     passed = is_claimed_shape(strict, [found for _, found in maps.values()])
     print(json.dumps({"benchmark": "distserve", **told, "passed": passed}))

@@ -9,7 +9,6 @@ are those of OPT-13B on one A100 each (`bench.simulate.published`); the traffic 
 prompts, so that what is let in reaches the decode workers seconds later. The last line is JSON.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,8 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from bench import reasons
+from bench.flag_types import Parser
 from bench.simulate.published import A100_80G, OPT_13B, PAGE_TOKENS, costs_of, n_pages
 from bench.simulate.shape import Shape
 from bench.simulate.timed import Ask, Run, Served, serve
@@ -198,16 +199,19 @@ def passed(outcomes: dict[str, Outcome]) -> bool:
 def main(argv: Sequence[str]) -> int:
     """Returns 1 unless predicting gives 1.1 times the goodput of refusing nobody, and the loads of
     both pools deviate less over time than where the present load decides."""
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False, prog="python -m bench.simulate.overload", description=main.__doc__
-    )
+    parser = Parser(prog="python -m bench.simulate.overload", description=main.__doc__)
     for name, value in asdict(Traffic()).items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
     parser.add_argument("--plot", type=Path, help="both pools' load over time, as PNG")
-    flags = vars(parser.parse_args(argv))
+    flags = vars(parser.parse_all(argv))
     path: Path | None = flags.pop("plot")
     traffic = Traffic(**flags)
-    rate = OVERLOAD * highest_rate(traffic)
+    try:
+        if path is not None:
+            reasons.must_be_drawable("--plot", path)
+        rate = OVERLOAD * highest_rate(traffic)
+    except ValueError as error:
+        parser.error(str(error))
     asks = traffic.asks(rate)
     print(f"{len(asks)} requests at {rate:.2f}/s, {OVERLOAD:g} x the highest rate that is kept")
     runs = {policy: serve(asks, replace(SHAPE, admission=policy)) for policy in POLICIES}

@@ -15,7 +15,7 @@ import numpy as np
 from bench import measures
 from bench.client import Outcome
 from bench.measures import Goodput
-from bench.simulate.costs_file import CostsFile, DecodeFields, PrefillFields
+from bench.simulate.costs_file import APART, CostsFile, DecodeFields, PrefillFields
 from bench.simulate.shape import Shape
 from bench.simulate.timed import Ask, Run, Served, serve
 from bench.store import Point
@@ -23,7 +23,6 @@ from bench.store import Point
 TOLERANCE = 0.05  # of attainment, 0 to 1
 TELLING = (0.5, 0.95)  # measured attainment between them tells most
 PERCENTILES = (50, 90, 99)
-APART = "prefill and decode apart"  # `CostsFile.measured["pools"]`
 _VOCABULARY = 30_000
 GRID_FROM, GRID_STEP, GRID_MOST = 0.15, 1.3, 20  # of the rates that are tried
 GRID_REQUESTS = 200  # at each

@@ -23,16 +23,18 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from bench import profile, serve_flags, sweep_flags
+from bench import profile, reasons, serve_flags, sweep_flags
+from bench.exits import FAILED_EXIT, INTERRUPTED_EXIT, USAGE_EXIT
 from bench.flag_types import Parser, above, list_of, positive
 from bench.measures import Goodput
 from bench.profile_fit import Probes, pooled
+from bench.program import exit_status
 from bench.search import Sample
 from bench.server import running
 from bench.simulate import costs_file, prediction
 from bench.simulate.costs_file import CostsFile
 from bench.simulate.prediction import PERCENTILES, Row
-from bench.store import ConfigurationChanged, Setting, Store
+from bench.store import CONFIGURATION, ConfigurationChanged, Setting, Store
 from bench.sweep import Meter
 
 SETUPS = {
@@ -41,8 +43,6 @@ SETUPS = {
 }
 TARGETS = (0.9, 0.8, 0.7, 0.6)  # predicted attainment at the rates that are measured
 _PLOT = "reality.png"
-_USAGE_EXIT = 2
-_INTERRUPTED_EXIT = 130
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,8 +63,15 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns 1 where a server fails or what is predicted is not what is measured."""
+    """Returns 1 where a server fails or what is predicted is not what is measured; 2 where a flag
+    names what cannot be read or written. Raises NotReady where a server does not start."""
     options, asked = parse(argv)
+    picture = (options.sweep or options.result_dir) / _PLOT
+    try:
+        _check(options, picture)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE_EXIT
     try:
         if options.sweep is not None:
             found = list(_of_sweep(options, asked))
@@ -72,15 +79,15 @@ def main(argv: Sequence[str]) -> int:
             found = _measured(Reality(options, asked))
     except ConfigurationChanged as error:
         print(f"error: {error}; choose another --result-dir", file=sys.stderr)
-        return _USAGE_EXIT
+        return USAGE_EXIT
     except KeyboardInterrupt:
         print("interrupted; what was measured stays measured", file=sys.stderr)
-        return _INTERRUPTED_EXIT
+        return INTERRUPTED_EXIT
     except (aiohttp.ClientError, OSError, RuntimeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return FAILED_EXIT
     print(table(found))
-    _plot(found, (options.sweep or options.result_dir) / _PLOT)
+    _plot(found, picture)
     holds = prediction.verdict(found)
     rows = [
         msgspec.to_builtins(row) | {"off": row.off, "spread": row.spread, "holds": row.holds}
@@ -88,6 +95,15 @@ def main(argv: Sequence[str]) -> int:
     ]
     print(json.dumps({"benchmark": "reality", "holds": holds, "rows": rows}))
     return 0 if holds else 1
+
+
+def _check(options: argparse.Namespace, picture: Path) -> None:
+    """Before hours are spent. Raises ValueError."""
+    if options.sweep is not None:
+        reasons.must_be_readable("--sweep", options.sweep / CONFIGURATION)
+    for _, file in options.costs:
+        reasons.must_be_readable("--costs", file)
+    reasons.must_be_drawable("--result-dir" if options.sweep is None else "--sweep", picture)
 
 
 class Reality:
@@ -227,7 +243,7 @@ def _measured(reality: Reality) -> list[Row]:
 
 def _of_sweep(options: argparse.Namespace, asked: Sequence[str]) -> list[Row]:
     """Raises ValueError where its prompts share what lengths do not tell."""
-    path = options.sweep / "configuration.json"
+    path = options.sweep / CONFIGURATION
     configuration: dict[str, Any] = msgspec.json.decode(path.read_bytes())
     if configuration["dataset_name"] != "random" or configuration["random_prefix_len"]:
         raise ValueError(f"{path}: prompts that share prefixes cannot be told from their lengths")
@@ -347,4 +363,4 @@ def _costs(text: str) -> tuple[str, Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(exit_status(main, sys.argv[1:]))

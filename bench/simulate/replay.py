@@ -11,7 +11,6 @@ blocks are looked up, and kept, one request after the other, in a pool of so man
 The last line is JSON.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bench import reasons
+from bench.flag_types import Parser, list_of, positive
 from bench.traces import Row, read
 from common.ids import PageHash
 from common.kv.pages import PagePool
@@ -76,14 +77,21 @@ def named(rows: Sequence[Row]) -> list[list[PageHash]]:
 
 def main(argv: Sequence[str]) -> int:
     """Which share of a trace's blocks would be found in pools of several sizes."""
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False, prog="python -m bench.simulate.replay", description=main.__doc__
-    )
+    parser = Parser(prog="python -m bench.simulate.replay", description=main.__doc__)
     parser.add_argument("--trace", type=Path, required=True)
-    parser.add_argument("--capacity", default="1000,3000,6000,10000,30000,100000", help="blocks")
-    args = parser.parse_args(argv)
-    requests = named(read(args.trace))
-    capacities = [int(n) for n in args.capacity.split(",")]
+    parser.add_argument(
+        "--capacity",
+        type=list_of(positive),
+        default=[1000, 3000, 6000, 10_000, 30_000, 100_000],
+        help="blocks [1000,3000,6000,10000,30000,100000]",
+    )
+    args = parser.parse_all(argv)
+    try:
+        reasons.must_be_readable("--trace", args.trace)
+        requests = named(read(args.trace))
+    except ValueError as error:
+        parser.error(str(error))
+    capacities: list[int] = args.capacity
     longest = max(map(len, requests), default=0)
     if longest == 0:
         parser.error(f"{args.trace} has no hash_ids")

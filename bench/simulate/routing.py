@@ -17,7 +17,6 @@ One simulated token stands for 16, and costs as many. Costs are those of a model
 parameters with 8 KV heads on 8 A100s a worker. The last line is JSON.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Collection, Sequence
@@ -27,6 +26,8 @@ from random import Random
 
 import numpy as np
 
+from bench import reasons
+from bench.flag_types import Parser
 from bench.simulate.costs import Costs, DecodeCosts, PrefillCosts, TransferCosts
 from bench.simulate.shape import Shape
 from bench.simulate.timed import Ask, Run, serve
@@ -206,16 +207,18 @@ def passed(outcomes: dict[str, Outcome]) -> bool:
 def main(argv: Sequence[str]) -> int:
     """Returns 1 unless mean TTFT falls from each policy to the next: random, load, local, global;
     and the last is 0.9 of the one before or less."""
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False, prog="python -m bench.simulate.routing", description=main.__doc__
-    )
+    parser = Parser(prog="python -m bench.simulate.routing", description=main.__doc__)
     parser.add_argument("--trace", type=Path, required=True)
     for name, value in asdict(Setting()).items():
         parser.add_argument("--" + name, type=type(value), default=value)
-    flags = vars(parser.parse_args(argv))
+    flags = vars(parser.parse_all(argv))
     trace: Path = flags.pop("trace")
     setting = Setting(**flags)
-    rows = read(trace)
+    try:
+        reasons.must_be_readable("--trace", trace)
+        rows = read(trace)
+    except ValueError as error:
+        parser.error(str(error))
     if len(rows) < setting.skip + setting.requests or not any(row.hash_ids for row in rows):
         parser.error(f"{trace} has {len(rows)} requests, and must have hash_ids")
     workload = asks(rows, setting)

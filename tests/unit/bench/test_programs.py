@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import engine, kernels, perplexity, scarcity, steps
+from bench import engine, isolation, kernels, perplexity, scarcity, steps
 from bench.flag_types import Parser, model_path, positive
 from bench.program import exit_status
 from bench.server import NotReady
+from bench.simulate import distserve, overload, reality, replay, routing
 from common.errors import SetupError
 
 HOME = Path(__file__).parents[3]
@@ -112,6 +113,49 @@ def test_what_the_operator_must_mend_has_no_traceback(
 
     assert exit_status(main, []) == 2
     assert capsys.readouterr().err == "error: too small\n"
+
+
+@pytest.mark.parametrize(
+    ("main", "argv", "told"),
+    [
+        (isolation.main, ["m", "--plot", "/dev/null/x.png"], "--plot /dev/null/x.png"),
+        (isolation.main, ["m", "--rounds", "0"], "--rounds: 0: must be a number from 1 on"),
+        (overload.main, ["--plot", "/dev/null/x.png"], "--plot /dev/null/x.png"),
+        (overload.main, ["--seconds", "1", "--tpot-s", "1e-9"], "5 requests/s are too many"),
+        (distserve.main, ["--out", "/dev/null"], "--out /dev/null/colocated-wins.png"),
+        (routing.main, ["--trace", "/nope"], "--trace /nope: there is no such file"),
+        (replay.main, ["--trace", "/nope"], "--trace /nope: there is no such file"),
+        (replay.main, ["--trace", "/nope", "--capacity", "1,x"], "--capacity: x: must be a number"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_before_the_work(
+    main: Callable[[Sequence[str]], int],
+    argv: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(argv)
+    assert left.value.code == 2
+    shown = capsys.readouterr()
+    assert told in shown.err
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--model", "m", "--result-dir", "/dev/null"], "--result-dir /dev/null/reality.png"),
+        (["--sweep", "/nope", "--costs", "a=b"], "--sweep /nope/configuration.json: there is no"),
+    ],
+)
+def test_a_comparison_that_cannot_be_written_or_read_is_one_line(
+    argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reality.main(argv) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"error: {told}")
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
 
 
 def test_what_is_there_is_taken_for_a_model(tmp_path: Path) -> None:
