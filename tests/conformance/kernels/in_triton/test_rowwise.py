@@ -20,6 +20,17 @@ def test_rms_norm(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     test_ops.test_rms_norm(dtype, shape)
 
 
+@pytest.mark.parametrize("width", [576, 100])
+def test_norms_round_to_the_rows_dtype_where_hugging_face_does(width: int) -> None:
+    """Before the weight multiplies, and after the residual is added: to the bit."""
+    x, residual = normal(7, width).half(), normal(7, width, seed=1).half()
+    weight, ones = normal(width, seed=2).half(), torch.ones(width).half()
+    normed = ops.rms_norm(x, ones, 1e-5)
+    assert torch.equal(ops.rms_norm(x, weight, 1e-5), normed * weight)
+    added = ops.add_rms_norm(x, residual, weight, 1e-5)
+    assert torch.equal(added, ops.rms_norm(residual, weight, 1e-5))
+
+
 def test_swiglu() -> None:
     test_ops.test_swiglu(torch.float32)
     x, w = normal(9, 3).half(), normal(2 * 51, 3, seed=1).half()
