@@ -38,14 +38,15 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
 
     def met_by(self, outcome: Outcome) -> bool:
         """A request of one token has a TPOT of 0. One that failed or was given up meets nothing."""
-        if not outcome.ok:
-            return False
-        pairs = (
-            (self.ttft_ms, outcome.ttft_s),
-            (self.tpot_ms, outcome.tpot_s or 0.0),
-            (self.e2el_ms, outcome.e2el_s),
+        return outcome.ok and self.allows(outcome.ttft_s, outcome.tpot_s or 0.0, outcome.e2el_s)
+
+    def allows(self, ttft_s: float | None, tpot_s: float | None, e2el_s: float | None) -> bool:
+        """None: it has not come, which no limit allows."""
+        pairs = ((self.ttft_ms, ttft_s), (self.tpot_ms, tpot_s), (self.e2el_ms, e2el_s))
+        return all(
+            value_s is not None and (limit_ms is None or value_s * MS <= limit_ms)
+            for limit_ms, value_s in pairs
         )
-        return all(limit_ms is None or value_s * MS <= limit_ms for limit_ms, value_s in pairs)
 
 
 def attainment(outcomes: Iterable[Outcome], slo: Goodput) -> float:

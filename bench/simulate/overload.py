@@ -21,9 +21,17 @@ from numpy.typing import NDArray
 
 from bench import reasons
 from bench.flag_types import Parser
-from bench.simulate.published import A100_80G, OPT_13B, PAGE_TOKENS, costs_of, n_pages
+from bench.measures import MS, Goodput
+from bench.simulate.published import (
+    A100_80G,
+    OPT_13B,
+    PAGE_TOKENS,
+    LogNormal,
+    costs_of,
+    n_pages,
+)
 from bench.simulate.shape import Shape
-from bench.simulate.timed import Ask, Run, Served, serve
+from bench.simulate.timed import Ask, Run, attainment, serve
 from common.ids import Role
 from common.values import AdmissionPolicy
 
@@ -68,16 +76,13 @@ class Traffic:
         ]
 
     def _lengths(self, n: int, mean: int, sigma: float, stream: int) -> list[int]:
-        draws = np.random.default_rng((self.seed, stream)).lognormal(
-            np.log(mean) - sigma**2 / 2, sigma, n
-        )
-        return [max(2, round(float(one))) for one in draws]
+        rng = np.random.default_rng((self.seed, stream))
+        return np.maximum(2, LogNormal.of_mean(mean, sigma).tokens(rng, n)).tolist()
 
-    def kept(self, one: Served) -> bool:
-        """It met both its targets."""
-        if one.ttft_s is None or one.tpot_s is None:
-            return False
-        return one.ttft_s <= self.ttft_s and one.tpot_s <= self.tpot_s
+    @property
+    def slo(self) -> Goodput:
+        """Both its targets."""
+        return Goodput(ttft_ms=self.ttft_s * MS, tpot_ms=self.tpot_s * MS)
 
 
 SHAPE = Shape(
@@ -112,7 +117,7 @@ class Outcome:
 def keeps(traffic: Traffic, rate: float) -> bool:
     """Nobody is refused, and nine of ten are served as they are owed."""
     run = serve(traffic.asks(rate), replace(SHAPE, admission="none"))
-    return sum(map(traffic.kept, run.served)) >= KEPT * len(run.served)
+    return attainment(run, traffic.slo) >= KEPT
 
 
 def highest_rate(traffic: Traffic) -> float:
@@ -153,7 +158,7 @@ def outcome(traffic: Traffic, run: Run) -> Outcome:
     warm = pools.at_s >= min(WARM_S, pools.at_s[-1])
     queued, held = pools.queued_tokens[warm], pools.held_pages[warm]
     end_s = run.served[-1].ask.at_s
-    n, n_kept = len(run.served), sum(map(traffic.kept, run.served))
+    n, n_kept = len(run.served), sum(one.meets(traffic.slo) for one in run.served)
     n_refused = sum(one.refused for one in run.served)
     return Outcome(
         goodput=n_kept / end_s,

@@ -17,7 +17,7 @@ from bench.client import Outcome
 from bench.measures import Goodput
 from bench.simulate.costs_file import APART, CostsFile, DecodeFields, PrefillFields
 from bench.simulate.shape import Shape
-from bench.simulate.timed import Ask, Run, Served, serve
+from bench.simulate.timed import Ask, Run, attainment, serve
 from bench.store import Point
 
 TOLERANCE = 0.05  # of attainment, 0 to 1
@@ -112,24 +112,6 @@ def poisson(rate: float, n_requests: int, n_prompt: int, n_output: int, seed: in
 
 def _tokens(rng: np.random.Generator, n: int) -> tuple[int, ...]:
     return tuple(rng.integers(0, _VOCABULARY, n).tolist())
-
-
-def attainment(run: Run, slo: Goodput) -> float:
-    """As `bench.measures.attainment`, of a run."""
-    met = [_meets(one, slo) for one in run.served]
-    return sum(met) / len(met) if met else 0.0
-
-
-def _meets(one: Served, slo: Goodput) -> bool:
-    pairs = (
-        (slo.ttft_ms, one.ttft_s),
-        (slo.tpot_ms, one.tpot_s),
-        (slo.e2el_ms, one.e2e_s),
-    )
-    return all(
-        value_s is not None and (limit_ms is None or value_s * measures.MS <= limit_ms)
-        for limit_ms, value_s in pairs
-    )
 
 
 def simulate(asks: Sequence[Ask], file: CostsFile) -> Run:

@@ -4,9 +4,11 @@ reached. `tests/unit/bench/simulate/test_published.py` holds them against what t
 measured (`simdistserve`, Apache-2.0). Nothing here was measured by us.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.simulate.costs import Costs, DecodeCosts, PrefillCosts, TransferCosts
 from bench.simulate.timed import Ask
@@ -115,6 +117,14 @@ class LogNormal:
     mean: float
     deviation: float
 
+    @staticmethod
+    def of_mean(mean: float, deviation: float) -> "LogNormal":
+        """Whose lengths themselves have that mean."""
+        return LogNormal(mean=math.log(mean) - deviation**2 / 2, deviation=deviation)
+
+    def tokens(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
+        return rng.lognormal(self.mean, self.deviation, n).round().astype(np.int64)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
@@ -131,11 +141,10 @@ class Workload:
         rng = np.random.default_rng(seed)
         made: list[tuple[int, int]] = []
         while len(made) < n:
-            prompts = rng.lognormal(self.prompt.mean, self.prompt.deviation, DRAWN_AT_ONCE).round()
-            outputs = rng.lognormal(self.output.mean, self.output.deviation, DRAWN_AT_ONCE).round()
+            prompts = self.prompt.tokens(rng, DRAWN_AT_ONCE)
+            outputs = self.output.tokens(rng, DRAWN_AT_ONCE)
             fit = (prompts >= 1) & (outputs >= 2) & (prompts + outputs <= context_tokens)
-            pairs = np.column_stack([prompts, outputs])[fit]
-            made += [(int(prompt), int(output)) for prompt, output in pairs]
+            made += zip(prompts[fit].tolist(), outputs[fit].tolist(), strict=True)
         return made[:n]
 
     def asks(self, model: Model, n: int, rate: float, seed: int) -> list[Ask]:

@@ -11,6 +11,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.measures import Goodput
 from bench.simulate.clock import Clock
 from bench.simulate.shape import Shape
 from bench.simulate.timed_gateway import TimedGateway
@@ -55,6 +56,9 @@ class Served:
             return None
         return (self.e2e_s - self.ttft_s) / max(1, self.ask.output_tokens - 1)
 
+    def meets(self, slo: Goodput) -> bool:
+        return slo.allows(self.ttft_s, self.tpot_s, self.e2e_s)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loads:
@@ -86,17 +90,10 @@ def serve(asks: Sequence[Ask], shape: Shape, *, seed: int = 0, router: Router | 
     return _Cluster(shape, seed, router).serve(asks)
 
 
-def attainment(run: Run, ttft_s: float, tpot_s: float) -> float:
-    """Share of all asks that met both; who was refused did not."""
-    if not run.served:
-        return 1.0
-    return sum(_meets(one, ttft_s, tpot_s) for one in run.served) / len(run.served)
-
-
-def _meets(one: Served, ttft_s: float, tpot_s: float) -> bool:
-    if one.ttft_s is None or one.tpot_s is None:
-        return False
-    return one.ttft_s <= ttft_s and one.tpot_s <= tpot_s
+def attainment(run: Run, slo: Goodput) -> float:
+    """As `bench.measures.attainment`, of a run; who was refused has not met it."""
+    met = [one.meets(slo) for one in run.served]
+    return sum(met) / len(met) if met else 0.0
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from bench import plan_report
 from bench.measures import Goodput
 from bench.simulate.planner import Found, Outcome, Point, Verified
 from bench.simulate.plans import Plan
-from tests.unit.bench.simulate.test_planner import task
+from tests.unit.bench.simulate.devices import task
 
 TASK = task(60, 10, Goodput(ttft_ms=200, tpot_ms=20), n_devices=2, n_requests=10)
 

@@ -8,7 +8,7 @@ import pytest
 from bench import plan_flags
 from bench.planning import main, task_of
 from bench.simulate import costs_file
-from tests.unit.bench.simulate.test_planner import DEVICE
+from tests.unit.bench.simulate.devices import DEVICE
 
 SLO = ("--goodput", "ttft:300", "tpot:30")
 

@@ -8,23 +8,8 @@ import pytest
 
 from bench.measures import Goodput
 from bench.simulate import plans, timed
-from bench.simulate.costs_file import CostsFile, DecodeFields, PrefillFields, TransferFields
 from bench.simulate.plans import Plan, Request, Seen, percentile_ms
-
-DEVICE = CostsFile(
-    model="m",
-    device="cpu",
-    dtype="float32",
-    threads=1,
-    page_tokens=16,
-    page_bytes=368_640,
-    n_pages=1000,
-    prefill=PrefillFields(fixed_s=0.002, per_token_s=4e-4, per_pair_s=1e-8),
-    decode=DecodeFields(fixed_s=0.007, per_context_token_s=1e-6, per_sequence_s=8e-4),
-    transfer=TransferFields(latency_s=1e-3, bytes_per_s=1e10),
-    request_s=0.002,
-    token_s=0.001,
-)
+from tests.unit.bench.simulate.devices import DEVICE
 
 
 def plan(prefills: int, decodes: int) -> Plan:

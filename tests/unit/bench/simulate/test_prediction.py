@@ -9,25 +9,12 @@ import pytest
 from bench.client import Outcome
 from bench.measures import Goodput
 from bench.simulate import prediction
-from bench.simulate.costs_file import CostsFile, DecodeFields, PrefillFields, TransferFields
-from bench.simulate.timed import Ask, Run, Served
+from bench.simulate.costs_file import APART, CostsFile, PrefillFields
+from bench.simulate.timed import Ask, Run, Served, attainment
 from bench.store import Point, Setting
+from tests.unit.bench.simulate.devices import DEVICE
 
-FILE = CostsFile(
-    model="m",
-    device="cpu",
-    dtype="bfloat16",
-    threads=1,
-    page_tokens=16,
-    page_bytes=368_640,
-    n_pages=500,
-    prefill=PrefillFields(fixed_s=0.002, per_token_s=4e-4, per_pair_s=1e-8),
-    decode=DecodeFields(fixed_s=0.007, per_context_token_s=1e-7, per_sequence_s=8e-4),
-    transfer=TransferFields(latency_s=1e-3, bytes_per_s=1e10),
-    request_s=0.002,
-    token_s=0.001,
-    measured={"pools": prediction.APART},
-)
+FILE = msgspec.structs.replace(DEVICE, n_pages=500, measured={"pools": APART})
 SLO = Goodput(ttft_ms=120, tpot_ms=20)
 
 
@@ -154,15 +141,15 @@ def test_rates_are_where_so_many_are_in_time() -> None:
     rates = prediction.rates_for((0.9, 0.7), FILE, SLO, 128, 2, n_requests=40)
     assert rates == sorted(rates)
     run = prediction.simulate(prediction.poisson(rates[1], 100, 128, 2, seed=99), FILE)
-    assert prediction.attainment(run, SLO) == pytest.approx(0.7, abs=0.15)
+    assert attainment(run, SLO) == pytest.approx(0.7, abs=0.15)
 
 
 def test_every_limit_of_an_slo_counts() -> None:
     run = Run(served=(served(0, 0.1, 0.3), served(1, 0.1, 0.9)), seconds=2.0, loads=())
-    assert prediction.attainment(run, Goodput(ttft_ms=100)) == 1
-    assert prediction.attainment(run, Goodput(tpot_ms=150)) == 0.5  # 100 ms and 400 ms
-    assert prediction.attainment(run, Goodput(ttft_ms=100, e2el_ms=500)) == 0.5
-    assert prediction.attainment(run, Goodput(ttft_ms=99)) == 0
+    assert attainment(run, Goodput(ttft_ms=100)) == 1
+    assert attainment(run, Goodput(tpot_ms=150)) == 0.5  # 100 ms and 400 ms
+    assert attainment(run, Goodput(ttft_ms=100, e2el_ms=500)) == 0.5
+    assert attainment(run, Goodput(ttft_ms=99)) == 0
 
 
 def test_an_slo_that_every_rate_meets_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from bench.measures import Goodput
 from bench.simulate import timed_process
 from bench.simulate.costs import Costs, DecodeCosts, PrefillCosts, TransferCosts
 from bench.simulate.shape import Shape
@@ -87,9 +88,9 @@ def test_what_does_not_fit_is_refused_and_missed() -> None:
     run = serve([ask(10, 2), ask(1000, 2)], SHAPE)
     assert [one.refused for one in run.served] == [False, True]
     assert run.served[1].tpot_s is None
-    assert attainment(run, 10.0, 10.0) == 0.5
-    assert attainment(run, 0.1, 10.0) == 0.0
-    assert attainment(run, 10.0, 0.001) == 0.0
+    assert attainment(run, Goodput(ttft_ms=1e4, tpot_ms=1e4)) == 0.5
+    assert attainment(run, Goodput(ttft_ms=100, tpot_ms=1e4)) == 0.0
+    assert attainment(run, Goodput(ttft_ms=1e4, tpot_ms=1)) == 0.0
 
 
 def test_a_queue_of_prompts_waits_as_lindley_says() -> None:
