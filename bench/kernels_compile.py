@@ -207,11 +207,7 @@ def compile_one(kernel: str, shape: str, launch: Launch, chip: int) -> Compiled:
     compiled = triton.compile(
         source(launch),
         target=GPUTarget("cuda", chip, 32),
-        options={
-            "num_warps": launch.num_warps,
-            "num_stages": launch.num_stages,
-            "enable_fp_fusion": not launch.exact,
-        },
+        options=launch.options,
     )
     ptx: str = compiled.asm["ptx"]
     registers, spilled_bytes = resources(compiled.asm["cubin"])

@@ -20,15 +20,18 @@ class Launch:
     num_stages: int = 1
     exact: bool = False
 
+    @property
+    def options(self) -> dict[str, int | bool]:
+        """Of the compiler, by its names."""
+        return {
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+            "enable_fp_fusion": not self.exact,
+        }
+
     def run(self) -> None:
-        if 0 in self.grid:
-            return
-        self.kernel[self.grid](
-            **self.arguments,
-            num_warps=self.num_warps,
-            num_stages=self.num_stages,
-            enable_fp_fusion=not self.exact,
-        )
+        if 0 not in self.grid:
+            self.kernel[self.grid](**self.arguments, **self.options)
 
 
 def power_of_2(n: int) -> int:
