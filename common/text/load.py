@@ -1,4 +1,4 @@
-"""Everything the gateway needs to know of a model's text, from its directory or GGUF file.
+"""A model as its text is concerned, from its directory or GGUF file: for gateways and workers.
 
 Reads no tensor, and imports neither torch nor transformers.
 """
@@ -25,7 +25,7 @@ from common.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """A model as the gateway sees it. Immutable, all of it; any thread may use it."""
+    """A model as its text is concerned. Immutable, all of it; any thread may use it."""
 
     name: str  # the file's, or the directory's
     tokenizer: Tokenizer
