@@ -91,10 +91,6 @@ class Outcome(msgspec.Struct, kw_only=True):
         return self.sent_s - self.scheduled_s
 
     @property
-    def first_token_s(self) -> float | None:
-        return self.chunk_times_s[0] if self.chunk_times_s else None
-
-    @property
     def second_token_s(self) -> float | None:
         """Of the second chunk where the server does not say how many tokens each carried."""
         if self.chunk_tokens and self.chunk_tokens[0] > 1:
