@@ -14,6 +14,7 @@ from typing import TextIO
 
 import msgspec
 
+from common.errors import SetupError
 from common.ids import InstanceId, Role, TransferId
 from common.values import LogLevel
 
@@ -80,9 +81,12 @@ class RequestLog:
     """
 
     def __init__(self, path: str | None, instance: InstanceId, role: Role) -> None:
-        """Raises OSError where the file cannot be opened for appending."""
+        """`path`: what --request-log says. Raises SetupError where it cannot be appended to."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._fd = None if path is None else os.open(path, flags, 0o644)
+        try:
+            self._fd = None if path is None else os.open(path, flags, 0o644)
+        except OSError as error:
+            raise SetupError(f"--request-log {path}: {error.strerror}") from error
         self._who: dict[str, Value] = {"role": role.value, "instance": instance}
         self._encoder = msgspec.json.Encoder()
         self.lost_lines = 0  # the disk was full, say

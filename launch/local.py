@@ -75,7 +75,7 @@ class _Server:
         """`identity`: what workers must have."""
         self._config = config
         self._instance = InstanceId(uuid.uuid4().hex)
-        self._request_log = _request_log(config, self._instance)
+        self._request_log = RequestLog(config.request_log, self._instance, Role.GATEWAY)
         self._mailbox = Mailbox(
             self._instance,
             Role.GATEWAY,
@@ -260,13 +260,6 @@ def _workers(config: ServeConfig, *, join: str) -> list[WorkerConfig]:
         for role in (Role.PREFILL, Role.DECODE)
         for worker in resolve(config, role, join=join, cpus=cpus)
     ]
-
-
-def _request_log(config: ServeConfig, instance: InstanceId) -> RequestLog:
-    try:
-        return RequestLog(config.request_log, instance, Role.GATEWAY)
-    except OSError as error:
-        raise SetupError(f"--request-log {config.request_log}: {error.strerror}") from error
 
 
 @contextmanager

@@ -249,6 +249,9 @@ class _Worker:
         began = time.monotonic()
         dtype = DTYPES[size.kv.dtype]
         ops.set_threads(config.threads, dtype)
+        n_cpus = len(os.sched_getaffinity(0))
+        if config.threads > n_cpus:  # they wait for each other
+            _log.warning(line("more_threads_than_cpus", threads=config.threads, cpus=n_cpus))
         _log.info(line("loading", path=config.model, kernels=kernels(dtype)))
         loaded = load_model(
             Path(config.model),
@@ -279,7 +282,7 @@ class _Worker:
         pages, host_pages = memory
         run_dir = self._run_dir()
         wakeup = Wakeup()
-        request_log = _open_request_log(config, instance)
+        request_log = RequestLog(config.request_log, instance, config.role)
         stack.callback(request_log.close)
         mover = self._kind.open_mover(
             config.transport,
@@ -363,13 +366,6 @@ def _set_up_torch(config: WorkerConfig) -> None:
         raise SetupError(f"--devices {config.device}: only cpu is supported")
     with suppress(RuntimeError):  # already set, in a process that embeds us
         torch.set_num_interop_threads(1)
-
-
-def _open_request_log(config: WorkerConfig, instance: InstanceId) -> RequestLog:
-    try:
-        return RequestLog(config.request_log, instance, config.role)
-    except OSError as error:
-        raise SetupError(f"--request-log {config.request_log}: {error.strerror}") from error
 
 
 def _identity(config: WorkerConfig, size: Sizes, loaded: LoadedModel) -> ModelIdentity:

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from common.errors import BatonError
+from common.errors import BatonError, SloMissed
 from common.metrics import GatewayMetrics
 from common.params import FinishReason, TokenLogprob
 from common.text.detokenize import Detokenizer
@@ -89,6 +89,7 @@ class Answer:
     metrics: GatewayMetrics
     usage: Usage = field(default_factory=Usage)
     _runs: list[_Run] = field(default_factory=list[_Run])
+    _refused: bool = False  # early, for what it is owed
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)  # something, at some stream
     _began: float = field(default_factory=time.perf_counter)
 
@@ -111,7 +112,11 @@ class Answer:
             self.usage.prompt_tokens += len(prompt.ids)
             self._count_request(prompt)
         for run in self._runs:
-            await run.stream.admitted()
+            try:
+                await run.stream.admitted()
+            except SloMissed:
+                self._refused = True
+                raise
 
     def _text_stream(self, prompt: Prompt) -> TextStream:
         prepared = self.prepared
@@ -128,7 +133,8 @@ class Answer:
         runs, self._runs = self._runs, []
         for run in runs:
             run.stream.quit()
-            self._judge_missing(run)
+            if not self._refused:  # that is counted by itself
+                self._judge_missing(run)
 
     async def pieces(self) -> AsyncIterator[tuple[Piece, ...]]:
         """What all choices gain, in the order it comes. Raises a BatonError that ends it early."""

@@ -14,6 +14,7 @@ from common.errors import ClientError, ContextOverflow
 from common.params import SamplingParams
 from common.text.stops import StopAutomaton
 from common.text.tokenizer import check_prompt_ids
+from common.values import MAX_WAIT_S
 from launch.gateway.api.calling import Calling, calling_of
 from launch.gateway.api.prompts import Encoded, chat_prompt, completion_prompts
 from launch.gateway.api.requests import (
@@ -221,10 +222,15 @@ def _params(request: Sampling, served: Served, asked: _Asked) -> SamplingParams:
 def _slo(asked: SloBody | None, own: Slo) -> Slo:
     if asked is None:
         return own
-    return Slo(
-        ttft_s=own.ttft_s if asked.ttft_ms is None else asked.ttft_ms / 1e3,
-        tpot_s=own.tpot_s if asked.tpot_ms is None else asked.tpot_ms / 1e3,
-    )
+    return Slo(ttft_s=_owed_s(asked.ttft_ms, own.ttft_s), tpot_s=_owed_s(asked.tpot_ms, own.tpot_s))
+
+
+def _owed_s(asked_ms: float | None, own_s: float | None) -> float | None:
+    """A day is to be owed nothing, whatever the server owes others."""
+    if asked_ms is None:
+        return own_s
+    asked_s = asked_ms / 1e3
+    return asked_s if asked_s < MAX_WAIT_S else None
 
 
 def _check_model(name: str | None, served: Served) -> None:

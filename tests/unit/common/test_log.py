@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import SetupError
 from common.ids import InstanceId, Role, TransferId
 from common.log import RequestLog, line, set_up_logging
 
@@ -59,6 +60,11 @@ def test_a_traceback_cannot_forge_a_line(stream: io.StringIO) -> None:
     first, *rest = stream.getvalue().splitlines()
     assert first.endswith("event=pass_failed")
     assert rest and all(text.startswith("  | ") and text.isprintable() for text in rest)
+
+
+def test_a_log_that_cannot_be_written_is_the_operators_to_mend(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=f"^--request-log {tmp_path}: Is a directory$"):
+        RequestLog(str(tmp_path), InstanceId("i"), Role.DECODE)
 
 
 def test_an_entry_has_both_clocks_and_who_wrote_it(tmp_path: Path) -> None:

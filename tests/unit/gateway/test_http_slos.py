@@ -85,14 +85,15 @@ def test_a_request_that_states_nothing_inherits_the_servers(smollm2: TextModel) 
 def test_a_request_that_would_be_late_is_told_so_before_any_work(smollm2: TextModel) -> None:
     async def test(served: Served) -> None:
         served.worker.refusal = LATE
+        served.worker.turn_s = 0.02  # by then it is late, but who is refused has missed nothing
         for stream in (False, True):
             response = await served.post(
-                "/v1/completions", prompt="a", slo={"ttft_ms": 200}, stream=stream
+                "/v1/completions", prompt="a", slo={"ttft_ms": 1}, stream=stream
             )
             assert response.status_code == 429
             assert response.headers["retry-after"] == "2"
             assert response.json()["error"] == {
-                "message": "the first token is predicted after 1250 ms, and is owed after 200 ms "
+                "message": "the first token is predicted after 1250 ms, and is owed after 1 ms "
                 "(slo.ttft_ms, or the server's --slo-ttft); come again later, state a longer time, "
                 "or shorten the prompt",
                 "type": "rate_limit_error",

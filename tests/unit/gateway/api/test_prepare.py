@@ -320,3 +320,5 @@ def test_an_slo_is_the_requests_else_the_servers(served: Served) -> None:
     assert asked.slo == Slo(ttft_s=0.2, tpot_s=0.05)
     assert asked.timeout_s == 1.5
     assert completion(served, slo={"tpot_ms": 20}).slo == Slo(tpot_s=0.02)
+    a_day = {"ttft_ms": 86_400_000, "tpot_ms": 86_400_000}
+    assert completion(own, slo=a_day).slo == Slo()
