@@ -4,11 +4,12 @@
 
 Starts servers itself, one after the other, round by round: prefill and decode apart, a core each;
 and colocated on the same two cores, with each of several chunk sizes. Four streams decode, each
-behind a long prompt, so that what they gain during the burst is little beside what they have; then
-eight prompts of 2,000 tokens come at once. Told are the gaps between the streams' tokens during the
-burst against before it, and the burst's TTFT against that of a burst with no streams. Client and
-gateway live on the same cores: apart, they are put beside prefill. One JSON line last. Knows
-the engine by its HTTP alone.
+behind a long prompt, so that what they gain during the burst is little beside what they have, and
+for as long before it as it takes to see what else the machine does; then eight prompts of 2,000
+tokens come at once. Told are the gaps between the streams' tokens during the burst against before
+it, and the burst's TTFT against that of a burst with no streams. Client and gateway live on the
+same cores: apart, they are put beside prefill. One JSON line last. Knows the engine by its HTTP
+alone.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from bench.program import exit_status
 from bench.sender import open_session
 from bench.server import Server, running
 
-N_STREAMS, STREAM_PROMPT_TOKENS, STREAM_TOKENS = 4, 4000, 4000
+N_STREAMS, STREAM_PROMPT_TOKENS, STREAM_TOKENS = 4, 5000, 3150
 N_BURST, BURST_PROMPT_TOKENS, BURST_TOKENS = 8, 2000, 8
 STEADY_TOKENS = 30  # of every stream, before anything counts
 VOCABULARY = range(1000, 30_000)
@@ -285,7 +286,7 @@ def _parser() -> Parser:
         "--chunks", type=positive, nargs="*", default=[32, 64, 128, 256], help="[32 64 128 256]"
     )
     parser.add_argument(
-        "--before-s", type=above(0), default=4.0, help="seconds before the burst [4]"
+        "--before-s", type=above(0), default=15.0, help="seconds before the burst [15]"
     )
     parser.add_argument(
         "--flag", action="append", default=[], help="another flag of all servers, --flag=--x=1"
