@@ -150,7 +150,7 @@ async def send(
     headers = {"Content-Type": "application/json", **target.headers}
     outcome.sent_s = time.perf_counter() - began
     try:
-        async with session.post(target.url, data=data, headers=headers) as response:
+        async with await _post(session, target.url, data, headers) as response:
             if response.status == 200:
                 await _read(response, outcome, began)
                 outcome.input_tokens = outcome.input_tokens or request.prompt_tokens or 0
@@ -167,6 +167,18 @@ async def send(
         outcome.error, outcome.message = "disconnect", reasons.of(error)
     finally:
         outcome.ended_s = time.perf_counter() - began
+
+
+async def _post(
+    session: aiohttp.ClientSession, url: str, data: bytes, headers: dict[str, str]
+) -> aiohttp.ClientResponse:
+    """Once more where the connection closes before a byte of an answer: a server may close one that
+    was kept open while we send on it (RFC 9112, section 9.3.1), as llama.cpp's does after a stream.
+    """
+    try:
+        return await session.post(url, data=data, headers=headers)
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError):
+        return await session.post(url, data=data, headers=headers)
 
 
 def said(text: str) -> str:
