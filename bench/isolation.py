@@ -141,7 +141,8 @@ class Client:
 async def measure(server: Server, setup: Setup, before_s: float, seed: int) -> Round:
     """One round at a server that is running."""
     noise = max(map(_noise, setup.cpus))
-    target = Target(base_url=server.url, model=_MODEL)
+    told = {"return_token_ids": True}  # every token as it comes, also one whose text is held back
+    target = Target(base_url=server.url, model=_MODEL, extra_body=told)
     async with open_session(target) as session:
         client = Client(session, target, seed)
         await client.burst(1)
