@@ -234,7 +234,6 @@ def _measured(
         "max_num_seqs": int(served.of(_DECODE).get("max_num_seqs", 64)),
         "prefill_slowdown": found.prefill_slowdown,
         "decode_slowdown": found.decode_slowdown,
-        "beside_tokens_per_s": found.beside_tokens_per_s,
         "prefill_error_median": found.prefill_error.median,
         "prefill_error_p90": found.prefill_error.p90,
         "prefill_probes": found.prefill_error.n,

@@ -110,7 +110,6 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     transfer_bytes_per_s: float
     prefill_slowdown: float
     decode_slowdown: float
-    beside_tokens_per_s: float  # of the streams that `prefill_slowdown` was measured beside
     prefill_error: Error
     decode_error: Error
 
@@ -137,9 +136,6 @@ def fit(probes: Probes, worker: Worker) -> Fit:
         transfer_bytes_per_s=bytes_per_s,
         prefill_slowdown=_slowdown(probes.beside, worker, lambda b: b.last_beside_s / b.last_s),
         decode_slowdown=_slowdown(probes.beside, worker, lambda b: b.step_beside_s / b.step_s),
-        beside_tokens_per_s=median(b.n_streams / b.step_beside_s for b in probes.beside)
-        if probes.beside
-        else 0.0,
         prefill_error=_error(terms, seconds, (delay_s, fixed_s, token_s, pair_s)),
         decode_error=_error(step_terms, step_s, decode),
     )

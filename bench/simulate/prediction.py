@@ -4,7 +4,7 @@ Prompts have the lengths, and come at the times, that the client saw; their toke
 ones, so nothing that they shared is shared here. Must not measure anything.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Literal, TypeVar, cast
@@ -125,14 +125,15 @@ def simulate(asks: Sequence[Ask], file: CostsFile) -> Run:
 def beside_each_other(file: CostsFile, run: Run) -> CostsFile:
     """The same costs, under the load of that run.
 
-    `CostsFile.measured` has `prefill_slowdown`, of a pass beside streams that give
-    `beside_tokens_per_s` (it is their sending that takes from prefill more than their computing
-    does), and `decode_slowdown`, of a step beside prompts that are computed all the time.
+    `CostsFile.measured` has `prefill_slowdown`, of a pass beside streams that run all the time, and
+    `decode_slowdown`, of a step beside prompts that are computed all the time. What a step takes
+    from the other pool (memory bandwidth, the turns of whoever sends its tokens) is nearly the same
+    for one sequence as for several: so it is time that counts, and not tokens.
     """
-    told = file.measured
+    shares = {"prefill": _decoding(run), "decode": _computing_prompts(run, file)}
     prefill_x, decode_x = (
-        1 + (float(told.get(f"{role}_slowdown", 1.0)) - 1) * share
-        for role, share in (("prefill", _token_share(run, told)), ("decode", _busy(run, file)))
+        1 + (float(file.measured.get(f"{role}_slowdown", 1.0)) - 1) * share
+        for role, share in shares.items()
     )
     return msgspec.structs.replace(
         file, prefill=_times(file.prefill, prefill_x), decode=_times(file.decode, decode_x)
@@ -145,13 +146,21 @@ def _times(fields: Fields, factor: float) -> Fields:
     return type(fields)(**slower)
 
 
-def _token_share(run: Run, told: Mapping[str, str | float]) -> float:
-    """Of the tokens per second that prefill was measured beside."""
-    beside = float(told.get("beside_tokens_per_s", 0.0)) * run.seconds
-    return sum(one.ask.output_tokens for one in run.served) / beside if beside else 0.0
+def _decoding(run: Run) -> float:
+    """The share of the time in which somebody is between first and last token: 0 to 1."""
+    spans = sorted(
+        (one.ask.at_s + one.ttft_s, one.ask.at_s + one.e2e_s)
+        for one in run.served
+        if one.ttft_s is not None and one.e2e_s is not None
+    )
+    total_s = until_s = 0.0
+    for begin_s, end_s in spans:
+        total_s += max(0.0, end_s - max(begin_s, until_s))
+        until_s = max(until_s, end_s)
+    return total_s / run.seconds if run.seconds else 0.0
 
 
-def _busy(run: Run, file: CostsFile) -> float:
+def _computing_prompts(run: Run, file: CostsFile) -> float:
     """The share of the time in which prompts are computed: 0 to 1."""
     lengths = [len(one.ask.prompt) for one in run.served]
     busy_s = sum(file.costs.prefill.seconds(n, n * (n + 1) / 2) for n in lengths)

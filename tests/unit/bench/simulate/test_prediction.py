@@ -111,13 +111,14 @@ def served(at_s: float, ttft_s: float, e2e_s: float) -> Served:
 
 
 def test_pools_slow_each_other_down_by_as_much_as_they_meet() -> None:
-    slowdowns = {"prefill_slowdown": 1.2, "decode_slowdown": 1.5, "beside_tokens_per_s": 2.0}
+    slowdowns = {"prefill_slowdown": 1.2, "decode_slowdown": 1.5}
     file = msgspec.structs.replace(FILE, measured={**FILE.measured, **slowdowns})
-    # 6 tokens in 10 s, where 20 are what prefill was measured beside; prompts take 2 * about 42 ms.
-    run = Run(served=(served(0, 1, 3), served(1, 1, 3)), seconds=10.0, loads=())
+    # From 1 to 4 s and from 6 to 8 s of 10 there are streams; prompts take 3 * about 42 ms.
+    spans = (served(0, 1, 3), served(1, 1, 3), served(5, 1, 3))
+    run = Run(served=spans, seconds=10.0, loads=())
     slowed = prediction.beside_each_other(file, run)
-    assert slowed.prefill.per_token_s == pytest.approx(4e-4 * (1 + 0.2 * 0.3))
-    busy = 2 * file.costs.prefill.seconds(100, 5050) / 10
+    assert slowed.prefill.per_token_s == pytest.approx(4e-4 * (1 + 0.2 * 0.5))
+    busy = 3 * file.costs.prefill.seconds(100, 5050) / 10
     assert slowed.decode.fixed_s == pytest.approx(0.007 * (1 + 0.5 * busy))
     assert prediction.beside_each_other(FILE, run) == FILE
 
