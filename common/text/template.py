@@ -74,7 +74,7 @@ class ChatTemplate:
         plain = [_plain_message(message, n, variant) for n, message in enumerate(messages)]
         try:
             text = variant.template.render(
-                **{**self._special_tokens, **options},
+                {**self._special_tokens, **options},  # `self` is a name like others
                 messages=plain,
                 tools=tools,
                 documents=None,
@@ -146,8 +146,9 @@ def _text_of(part: object, position: int) -> str:
     if isinstance(part, Mapping) and kind == "text" and isinstance(part.get("text"), str):
         return part["text"]
     raise ClientError(
-        f"messages[{position}].content has a part of type {kind!r}; only text parts are supported",
-        param="messages",
+        f"messages[{position}].content has a part of type {repr(kind)[:60]}; only text parts are "
+        "supported",
+        param=f"messages[{position}].content",
     )
 
 

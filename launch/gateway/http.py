@@ -30,8 +30,10 @@ from common.text.load import TextModel
 from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.admission import Admission
 from launch.gateway.api.answer import Answer
+from launch.gateway.api.bodies import Bodies
 from launch.gateway.api.chat_form import ChatForm
 from launch.gateway.api.completion_form import CompletionForm
+from launch.gateway.api.decoding import decode, shown
 from launch.gateway.api.delivery import (
     CLIENT_GONE_STATUS,
     REQUEST_ID,
@@ -41,7 +43,7 @@ from launch.gateway.api.delivery import (
     while_connected,
     whole,
 )
-from launch.gateway.api.docs import docs_routes
+from launch.gateway.api.docs import ServedLimits, docs_routes
 from launch.gateway.api.errors import envelope, error_response, json_response, status_of
 from launch.gateway.api.forms import Form
 from launch.gateway.api.prepare import Prepared, prepare_chat, prepare_completion
@@ -50,8 +52,6 @@ from launch.gateway.api.requests import (
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
-    decode,
-    shown,
 )
 from launch.gateway.api.responses import (
     Detokenized,
@@ -63,8 +63,6 @@ from launch.gateway.api.responses import (
 from launch.gateway.api.served import Served
 from launch.gateway.engine import Engine
 from launch.gateway.transfers import Slo
-
-MAX_BODY_BYTES = 16 * 2**20
 
 _log = logging.getLogger(__name__)
 _Body = TypeVar("_Body", CompletionRequest, ChatRequest)
@@ -92,9 +90,9 @@ def create_app(
         Route("/ready", api.ready),
         Route("/version", api.version),
         Route("/metrics", api.metrics_page),
-        *docs_routes(),
+        *docs_routes(api.limits()),
     ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         exception_handlers={
             HTTPException: _http_error,
@@ -103,6 +101,8 @@ def create_app(
             Exception: api.bug,
         },
     )
+    app.router.redirect_slashes = False  # to where the client's own Host header says
+    return app
 
 
 class _Api:
@@ -122,6 +122,7 @@ class _Api:
         self._config = config
         self._metrics = metrics
         self._admission = admission
+        self._bodies = Bodies()
         self._name = config.served_model_name or text.name
         self._started = int(time.time())
         self._slo = Slo(ttft_s=_seconds(config.slo_ttft), tpot_s=_seconds(config.slo_tpot))
@@ -148,8 +149,7 @@ class _Api:
         answer: Answer | None = None
         handed_on = False
         try:
-            body = decode(await _body(request), kind)
-            prepared = await asyncio.to_thread(prepare, body, self._served())
+            prepared = await self._prepared(request, kind, prepare)
             answer = Answer(answer_id, prepared, self._text, self._metrics)
             form = form_of(answer_id, self._name, self._text.tokenizer, prepared)
             await while_connected(request, answer.begin(self._engine))
@@ -165,6 +165,20 @@ class _Api:
                 if answer is not None:
                     answer.close()
                 self._admission.leave()
+
+    async def _prepared(
+        self, request: Request, kind: type[_Body], prepare: Callable[[_Body, Served], Prepared]
+    ) -> Prepared:
+        """Of the body nothing is kept."""
+        async with self._bodies.read(request) as content:
+            return await asyncio.to_thread(prepare, decode(content, kind), self._served())
+
+    def limits(self) -> ServedLimits:
+        return ServedLimits(
+            model=self._name,
+            vocab_size=self._text.vocab_size,
+            max_logprobs=self._config.max_logprobs,
+        )
 
     def _served(self) -> Served:
         max_model_len = self._engine.max_model_len
@@ -194,8 +208,9 @@ class _Api:
 
     async def tokenize(self, request: Request) -> Response:
         with self._place():
-            body = decode(await _body(request), TokenizeRequest)
-            tokenized = await asyncio.to_thread(self._tokenize, body)
+            async with self._bodies.read(request) as content:
+                body = decode(content, TokenizeRequest)
+                tokenized = await asyncio.to_thread(self._tokenize, body)
         return json_response(encode(tokenized))
 
     def _tokenize(self, body: TokenizeRequest) -> Tokenized:
@@ -210,8 +225,9 @@ class _Api:
 
     async def detokenize(self, request: Request) -> Response:
         with self._place():
-            body = decode(await _body(request), DetokenizeRequest)
-            text = await asyncio.to_thread(self._detokenize, body)
+            async with self._bodies.read(request) as content:
+                body = decode(content, DetokenizeRequest)
+                text = await asyncio.to_thread(self._detokenize, body)
         return json_response(encode(Detokenized(prompt=text)))
 
     def _detokenize(self, body: DetokenizeRequest) -> str:
@@ -303,11 +319,11 @@ class _Api:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status, headers = error.status_code, dict(error.headers or {})
-    detail = error.detail
+    detail, path = error.detail, shown(request.scope["path"])
     if status == 404:
-        detail = f"there is nothing at {shown(request.url.path)}; /docs lists what there is"
+        detail = f"there is nothing at {path}; /docs lists what there is"
     elif status == 405:
-        detail = f"{request.url.path} takes {headers.get('Allow')}, not {request.method}"
+        detail = f"{path} takes {headers.get('Allow')}, not {request.method}"
     return json_response(envelope(detail, status), status, headers)
 
 
@@ -322,30 +338,3 @@ def _seconds(milliseconds: float | None) -> float | None:
 def _named(request: Request) -> dict[str, str]:
     request_id = request.scope.get(REQUEST_ID)
     return {} if request_id is None else {REQUEST_ID: request_id}
-
-
-def _check_content_type(request: Request) -> None:
-    """JSON must say that it is: a browser lets any page send us other types."""
-    told = request.headers.get("content-type", "")
-    kind = told.partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise ClientError(
-            f"content-type is {shown(told)}; send application/json"
-            if told
-            else "there is no content-type; send application/json",
-            status=415,
-        )
-
-
-async def _body(request: Request) -> bytes:
-    """The whole body. Raises ClientError once it is too long, whatever its header says."""
-    _check_content_type(request)
-    parts: list[bytes] = []
-    n_bytes = 0
-    async for part in request.stream():
-        n_bytes += len(part)
-        if n_bytes > MAX_BODY_BYTES:
-            limit_mib = MAX_BODY_BYTES // 2**20
-            raise ClientError(f"the body is over {limit_mib} MiB", status=413)
-        parts.append(part)
-    return b"".join(parts)

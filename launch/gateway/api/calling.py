@@ -11,13 +11,13 @@ import msgspec
 
 from common.errors import ClientError
 from common.text.grammar import of_json_schema
-from launch.gateway.api.requests import ChatRequest, NamedTool, ToolBody, shown
+from launch.gateway.api.decoding import shown
+from launch.gateway.api.requests import ChatRequest, NamedTool, ToolBody
 from launch.gateway.api.served import Served
 from launch.gateway.tools.constrained import Function, ListReader, OneCallReader, some_call
 from launch.gateway.tools.families import READERS, SPECIAL_MARKS, Family, family_of
 from launch.gateway.tools.reader import Reader
 
-MAX_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 
@@ -92,8 +92,6 @@ def _family(served: Served) -> Family:
 
 
 def _functions(tools: list[ToolBody]) -> list[Function]:
-    if len(tools) > MAX_TOOLS:
-        raise ClientError(f"{len(tools)} tools; at most {MAX_TOOLS}", param="tools")
     functions: dict[str, dict[str, Any]] = {}
     for at, tool in enumerate(tools):
         name, param = tool.function.name, f"tools[{at}].function.name"

@@ -8,13 +8,17 @@ from starlette.responses import Response
 from common.errors import BatonError, ClientError, Overloaded, PeerError, TimedOut
 from launch.gateway.api.responses import ErrorBody, ErrorDetail, encode
 
+MAX_MESSAGE_CHARS = 1000
+
 _TYPES = {
     400: "invalid_request_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "timeout_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     504: "timeout_error",
 }
 
@@ -36,6 +40,9 @@ def error_body(error: BatonError) -> bytes:
 
 
 def envelope(message: str, status: int, param: str | None = None) -> bytes:
+    """What libraries say of a client's text may repeat all of it: a message is cut short."""
+    if len(message) > MAX_MESSAGE_CHARS:
+        message = f"{message[:MAX_MESSAGE_CHARS]}..."
     kind = _TYPES.get(status, "server_error")
     return encode(
         ErrorBody(error=ErrorDetail(message=message, type=kind, param=param, code=status))
@@ -49,6 +56,8 @@ def error_response(error: BatonError, headers: Mapping[str, str]) -> Response:
         wait = _when(error.retry_after_s)
     elif status == 503:
         wait = {"retry-after": "1"}
+    elif status == 408:
+        wait = {"connection": "close"}  # the rest of the body may never come
     return json_response(error_body(error), status, {**headers, **wait})
 
 

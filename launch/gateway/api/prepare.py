@@ -16,23 +16,20 @@ from common.text.stops import StopAutomaton
 from common.text.tokenizer import check_prompt_ids
 from common.values import MAX_WAIT_S
 from launch.gateway.api.calling import Calling, calling_of
+from launch.gateway.api.decoding import shown
 from launch.gateway.api.prompts import Encoded, chat_prompt, completion_prompts
 from launch.gateway.api.requests import (
-    MAX_STOPS,
     ChatRequest,
     CompletionRequest,
     Sampling,
     SloBody,
     StreamOptions,
-    shown,
 )
 from launch.gateway.api.served import Served
 from launch.gateway.api.structured import grammar_of
 from launch.gateway.transfers import Slo
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
-MAX_STOP_CHARS = 1000
-MAX_CHOICES = 1024  # prompts times n
 _MAX_ID_DIGITS = 10
 _INSTEAD = {"functions": "use tools", "function_call": "use tool_choice"}
 
@@ -95,6 +92,7 @@ def prepare_completion(request: CompletionRequest, served: Served) -> Prepared:
     top = _top(request.logprobs, served, "logprobs")
     asked = _Asked(
         prompts=prompts,
+        source="prompt",
         max_tokens=max_tokens,
         param="max_tokens",
         top=top,
@@ -110,8 +108,6 @@ def prepare_chat(request: ChatRequest, served: Served) -> Prepared:
     param, max_tokens = "max_completion_tokens", request.max_completion_tokens
     if max_tokens is None:
         param, max_tokens = "max_tokens", request.max_tokens
-    if max_tokens == 0:
-        raise ClientError(f"{param} is 0; ask for 1 or more", param=param)
     calling = calling_of(request, served)
     offered = None if calling is None else calling.offered
     prompt = chat_prompt(request, served, served.max_model_len - (max_tokens or 1), offered)
@@ -120,7 +116,14 @@ def prepare_chat(request: ChatRequest, served: Served) -> Prepared:
         top = _top(request.top_logprobs or 0, served, "top_logprobs")
     elif request.top_logprobs:
         raise ClientError("top_logprobs needs logprobs to be true", param="top_logprobs")
-    asked = _Asked(prompts=[prompt], max_tokens=max_tokens, param=param, top=top, calling=calling)
+    asked = _Asked(
+        prompts=[prompt],
+        source="messages",
+        max_tokens=max_tokens,
+        param=param,
+        top=top,
+        calling=calling,
+    )
     return _prepared(request, served, asked)
 
 
@@ -129,6 +132,7 @@ class _Asked:
     """What the two endpoints say each in its own way."""
 
     prompts: Sequence[Encoded]
+    source: str  # the name of the field that they come from
     max_tokens: int | None
     param: str  # the name of that field
     top: int | None  # alternatives told of each output token; None: no logprobs
@@ -138,18 +142,12 @@ class _Asked:
 
 def _prepared(request: Sampling, served: Served, asked: _Asked) -> Prepared:
     n, prompts, param, calling = request.n or 1, asked.prompts, asked.param, asked.calling
-    if len(prompts) * n > MAX_CHOICES:
-        raise ClientError(
-            f"{len(prompts)} prompts with n {n} make {len(prompts) * n} choices; at most "
-            f"{MAX_CHOICES} in one request",
-            param="n" if len(prompts) == 1 else "prompt",
-        )
-    stops = _stops(request.stop)
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     base = _params(request, served, asked)
     seed = served.draw_seed() if request.seed is None else request.seed % 2**63
     made: list[Prompt] = []
     for index, (ids, text) in enumerate(prompts):
-        own = _max_tokens(len(ids), asked.max_tokens, served, param)
+        own = _max_tokens(len(ids), asked, served)
         if base.min_tokens > own > 0:
             raise ClientError(
                 f"min_tokens is {base.min_tokens}, but {param} is {own}", param="min_tokens"
@@ -256,14 +254,15 @@ def _refuse_unsupported(request: ChatRequest) -> None:
             raise ClientError(f"{name} is not supported by this server; {remedy}", param=name)
 
 
-def _max_tokens(n_prompt: int, asked: int | None, served: Served, param: str) -> int:
-    room = served.max_model_len - n_prompt
-    if asked is None:
+def _max_tokens(n_prompt: int, asked: _Asked, served: Served) -> int:
+    room, n = served.max_model_len - n_prompt, asked.max_tokens
+    if n is None:
         own = served.text.generation_defaults.max_tokens
-        asked = max(1, room) if own is None else max(1, min(own, room))
-    if asked > room or room < 1:
-        raise ContextOverflow(n_prompt, max(asked, 1), served.max_model_len, param=param)
-    return asked
+        n = max(1, room) if own is None else max(1, min(own, room))
+    if n > room or room < 1:
+        param = asked.source if room < 1 else asked.param
+        raise ContextOverflow(n_prompt, max(n, 1), served.max_model_len, param=param)
+    return n
 
 
 def _top(asked: int | None, served: Served, param: str) -> int | None:
@@ -280,20 +279,6 @@ def _prompt_top(request: Sampling, served: Served, echo_top: int | None) -> int 
     if asked is None or echo_top is None:
         return asked if echo_top is None else echo_top
     return max(asked, echo_top)
-
-
-def _stops(stop: str | list[str] | None) -> list[str]:
-    stops = [stop] if isinstance(stop, str) else stop or []
-    if len(stops) > MAX_STOPS:
-        raise ClientError(f"stop has {len(stops)} strings; at most {MAX_STOPS}", param="stop")
-    for text in stops:
-        if not text:
-            raise ClientError("stop has an empty string; leave it out", param="stop")
-        if len(text) > MAX_STOP_CHARS:
-            raise ClientError(
-                f"a stop string has {len(text)} characters; at most {MAX_STOP_CHARS}", param="stop"
-            )
-    return stops
 
 
 def _logit_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:

@@ -10,7 +10,8 @@ import msgspec
 
 from common.errors import ClientError, ContextOverflow
 from common.text.tokenizer import check_prompt_ids
-from launch.gateway.api.requests import ChatRequest, CompletionRequest, Sampling, shown
+from launch.gateway.api.decoding import shown
+from launch.gateway.api.requests import MAX_CHOICES, ChatRequest, CompletionRequest, Sampling
 from launch.gateway.api.served import Served
 
 
@@ -32,7 +33,14 @@ Encoded = tuple[tuple[int, ...], str | None]
 
 def completion_prompts(request: CompletionRequest, served: Served, room: int) -> list[Encoded]:
     """`room`: tokens that a prompt may have, where the client leaves its length to us."""
-    encoded = [_encoded(prompt, request, served) for prompt in _prompts(request.prompt)]
+    prompts, n = _prompts(request.prompt), request.n or 1
+    if len(prompts) * n > MAX_CHOICES:  # before any of them costs time
+        raise ClientError(
+            f"{len(prompts)} prompts with n {n} make {len(prompts) * n} choices; at most "
+            f"{MAX_CHOICES} in one request",
+            param="prompt",
+        )
+    encoded = [_encoded(prompt, request, served) for prompt in prompts]
     return [_truncated(one, request, room) for one in encoded]
 
 
@@ -71,7 +79,7 @@ def _as_templates_want(message: Mapping[str, Any], n: int) -> Mapping[str, Any]:
     if message.get("content") is None:
         message = {**message, "content": ""}
     calls = message.get("tool_calls")
-    if not calls:
+    if calls is None:
         return message
     param = f"messages[{n}].tool_calls"
     try:
@@ -101,12 +109,18 @@ def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
                 f"messages[{n}].role is {shown(role)}; it must be a name such as user",
                 param=f"messages[{n}].role",
             )
-        calls = message.get("tool_calls") or message.get("function_call")
-        if not isinstance(content, str | list) and not (content is None and calls):
+        silent = content is None and _calls(message)
+        if not silent and not isinstance(content, str | list):
             raise ClientError(
                 f"messages[{n}].content is {shown(content)}; it must be a text or a list of parts",
                 param=f"messages[{n}].content",
             )
+
+
+def _calls(message: Mapping[str, Any]) -> bool:
+    """Whether it says something without any content."""
+    calls, call = message.get("tool_calls"), message.get("function_call")
+    return (isinstance(calls, list) and bool(calls)) or (isinstance(call, dict) and bool(call))
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:

@@ -1,129 +1,237 @@
-"""What clients send: the bodies of requests, with their bounds. `decode` refuses with a reason.
+"""What clients send: the bodies of requests, each field with its bounds and what it does.
 
-Fields of OpenAI's that change nothing here are accepted; those that would change the answer and
-are not supported are refused by `launch.gateway.api.prepare`.
+`launch.gateway.api.decoding` decodes them and says what is wrong; docs/api.md and the published
+document are made from them. Fields of OpenAI's that change nothing here are accepted; those that
+would change the answer and are not supported are refused by `launch.gateway.api.prepare`.
 """
 
-import difflib
-import re
-import reprlib
-from collections.abc import Sequence
-from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from common.errors import ClientError
 from common.values import MAX_WAIT_S, Milliseconds
 
 MAX_INT = 2**31 - 1  # of what is not bounded more narrowly: it must fit every message
-TokenId = Annotated[int, Meta(ge=0, le=MAX_INT)]
-TokenCount = Annotated[int, Meta(ge=0, le=MAX_INT)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Bias = Annotated[float, Meta(ge=-100, le=100)]
 MAX_STOPS = 16
+MAX_STOP_CHARS = 1000
 MAX_SALT_CHARS = 256
 MAX_TOKEN_RULES = 4096  # stop token ids, biased tokens
+MAX_CHOICES = 1024  # prompts times n
+MAX_TOOLS = 128
+
+SERVED = "x-served"
+"""In a type's JSON schema: which limit of the server that is running bounds it, too."""
+SUPPORT = "x-support"
+"""In a field's: "ignored" or "refused"; else it is supported."""
+
+ModelName = Annotated[str, Meta(extra_json_schema={SERVED: "model"})]
+TokenId = Annotated[int, Meta(ge=0, le=MAX_INT, extra_json_schema={SERVED: "token_id"})]
+TokenCount = Annotated[int, Meta(ge=0, le=MAX_INT)]
+SomeTokens = Annotated[int, Meta(ge=1, le=MAX_INT)]
+Alternatives = Annotated[int, Meta(ge=0, le=MAX_INT, extra_json_schema={SERVED: "logprobs"})]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
+FunctionText = Annotated[str, Meta(extra_json_schema={"pattern": "^[a-zA-Z0-9_-]{1,64}$"})]
+IGNORED = Meta(description="accepted; it changes nothing", extra_json_schema={SUPPORT: "ignored"})
+
+
+def refused(why: str, **allowed: Any) -> Meta:  # noqa: ANN401 - JSON schema
+    """Of a field that may say only what is done anyway: what `allowed` allows."""
+    return Meta(description=f"refused: {why}", extra_json_schema={SUPPORT: "refused", **allowed})
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Of a streamed answer."""
 
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None  # vLLM's: with every event, of its choice so far
-    include_obfuscation: bool | None = None
+    include_usage: Annotated[
+        bool | None, Meta(description="the last event tells what the answer has used")
+    ] = None
+    continuous_usage_stats: Annotated[
+        bool | None,
+        Meta(description="and so does every event, of its choice so far; needs include_usage"),
+    ] = None
+    include_obfuscation: Annotated[bool | None, IGNORED] = None
 
 
 class SloBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the answer is owed. None: what the server owes everybody (--slo-ttft, --slo-tpot)."""
+    """What the answer is owed; by default what the server owes everybody."""
 
-    ttft_ms: Milliseconds | None = None  # to the first token; refused at once where it cannot be
-    tpot_ms: Milliseconds | None = None  # a token after the first, in the mean
+    ttft_ms: Annotated[
+        Milliseconds | None,
+        Meta(description="ms to the first token; refused at once with 429 where it cannot be"),
+    ] = None
+    tpot_ms: Annotated[
+        Milliseconds | None, Meta(description="ms a token after the first, in the mean")
+    ] = None
 
 
 class JsonSchemaBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`response_format.json_schema`. `strict` changes nothing: the schema always holds."""
+    """`response_format.json_schema`"""
 
-    name: str | None = None
-    description: str | None = None
-    schema: dict[str, Any] | bool | None = None  # of JSON schema
-    strict: bool | None = None
+    name: Annotated[str | None, IGNORED] = None
+    description: Annotated[str | None, IGNORED] = None
+    schema: Annotated[
+        dict[str, Any] | bool | None, Meta(description="the JSON schema that the answer follows")
+    ] = None
+    strict: Annotated[
+        bool | None,
+        Meta(
+            description="changes nothing: the schema always holds",
+            extra_json_schema={SUPPORT: "ignored"},
+        ),
+    ] = None
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's name for what an answer must be."""
+    """What an answer must be, as OpenAI says it."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Annotated[
+        Literal["text", "json_object", "json_schema"],
+        Meta(description="json_schema needs json_schema.schema"),
+    ]
     json_schema: JsonSchemaBody | None = None
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's name for the same. One of these."""
+    """What an answer must be, as vLLM says it: one of these."""
 
-    json: dict[str, Any] | bool | str | None = None  # a schema, or its text
-    json_object: bool | None = None
-    regex: str | None = None  # of the whole answer
-    choice: Annotated[list[str], Meta(min_length=1, max_length=MAX_TOKEN_RULES)] | None = None
-    grammar: str | None = None  # Lark or GBNF
+    json: Annotated[
+        dict[str, Any] | bool | str | None, Meta(description="a JSON schema, or its text")
+    ] = None
+    json_object: Annotated[bool | None, Meta(description="any JSON object")] = None
+    regex: Annotated[
+        str | None, Meta(description="a regular expression (Rust's) of the whole answer")
+    ] = None
+    choice: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=MAX_TOKEN_RULES)] | None,
+        Meta(description="the answers that there are"),
+    ] = None
+    grammar: Annotated[str | None, Meta(description="a grammar in Lark's form, or in GBNF")] = None
 
 
 class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What both endpoints share. None: the model's own default, else OpenAI's."""
 
-    model: str | None = None
-    max_tokens: TokenCount | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=MAX_INT)] | None = None  # 0 and -1: all
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_RULES)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_TOKEN_RULES)] | None = None
-    min_tokens: TokenCount | None = None
-    ignore_eos: bool = False
-    include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = True
-    return_token_ids: bool | None = None
-    prompt_logprobs: TokenCount | None = None  # alternatives told of each token of the prompt
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=MAX_INT)] | None = None  # keep the last
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    slo: SloBody | None = None
-    timeout_s: Annotated[float, Meta(gt=0, le=MAX_WAIT_S)] | None = None  # for all of the answer
-    # Accepted; they change nothing.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    model: Annotated[ModelName | None, Meta(description="the served model's name")] = None
+    max_tokens: Annotated[
+        TokenCount | None,
+        Meta(description="tokens of each answer, at most [16]; 0 needs echo"),
+    ] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0: the likeliest token [1]")
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(description="draw among the likeliest tokens that make up this share [1]"),
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=-1, le=MAX_INT)] | None,
+        Meta(description="draw among this many likeliest tokens; 0 and -1: all [0]"),
+    ] = None
+    min_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="draw among tokens this share as likely as the likeliest [0]"),
+    ] = None
+    n: Annotated[
+        Annotated[int, Meta(ge=1, le=128)] | None,
+        Meta(description=f"answers to each prompt; {MAX_CHOICES} choices in all, at most [1]"),
+    ] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
+        Meta(description="same seed, same draws [drawn by the server]"),
+    ] = None
+    stop: Annotated[
+        StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None,
+        Meta(description="texts that end an answer"),
+    ] = None
+    stop_token_ids: Annotated[
+        Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_RULES)] | None,
+        Meta(description="tokens that end an answer"),
+    ] = None
+    presence_penalty: Annotated[
+        Penalty | None, Meta(description="taken from the logits of tokens in the answer so far [0]")
+    ] = None
+    frequency_penalty: Annotated[
+        Penalty | None, Meta(description="the same, for each time that they occur [0]")
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(ge=0.01, le=100)] | None,
+        Meta(description="divides the logits of tokens in the prompt and the answer so far [1]"),
+    ] = None
+    logit_bias: Annotated[
+        Annotated[
+            dict[str, Bias],
+            Meta(
+                max_length=MAX_TOKEN_RULES,
+                extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,10}$"}},
+            ),
+        ]
+        | None,
+        Meta(description="token id -> what is added to its logit"),
+    ] = None
+    min_tokens: Annotated[
+        TokenCount | None,
+        Meta(description="tokens before an answer may end; not over its max_tokens [0]"),
+    ] = None
+    ignore_eos: Annotated[bool, Meta(description="the model's end tokens do not end an answer")] = (
+        False
+    )
+    include_stop_str_in_output: Annotated[
+        bool, Meta(description="the text keeps what ended it")
+    ] = False
+    skip_special_tokens: Annotated[bool, Meta(description="special tokens are no text")] = True
+    return_token_ids: Annotated[
+        bool | None, Meta(description="tell the ids of prompts and answers")
+    ] = None
+    prompt_logprobs: Annotated[
+        Alternatives | None,
+        Meta(description="alternatives told of each token of the prompt; not in a stream"),
+    ] = None
+    truncate_prompt_tokens: Annotated[
+        Annotated[int, Meta(ge=-1, le=MAX_INT, extra_json_schema={"not": {"const": 0}})] | None,
+        Meta(description="keep this many last tokens of a prompt; -1: as many as fit"),
+    ] = None
+    cache_salt: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None,
+        Meta(description="prompts with different ones share no cached pages"),
+    ] = None
+    response_format: Annotated[
+        ResponseFormat | None, Meta(description="what an answer must be, as OpenAI says it")
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, Meta(description="what an answer must be, as vLLM says it")
+    ] = None
+    stream: Annotated[bool | None, Meta(description="answer by server-sent events")] = None
+    stream_options: Annotated[StreamOptions | None, Meta(description="needs stream")] = None
+    slo: Annotated[SloBody | None, Meta(description="what the answer is owed")] = None
+    timeout_s: Annotated[
+        Annotated[float, Meta(gt=0, le=MAX_WAIT_S)] | None,
+        Meta(description="seconds for all of the answer; past them it is given up with 504"),
+    ] = None
+    user: Annotated[str | None, IGNORED] = None
+    metadata: Annotated[dict[str, Any] | None, IGNORED] = None
+    store: Annotated[bool | None, IGNORED] = None
+    service_tier: Annotated[str | None, IGNORED] = None
+    safety_identifier: Annotated[str | None, IGNORED] = None
+    prompt_cache_key: Annotated[str | None, IGNORED] = None
 
 
 class FunctionBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`tools[].function`. `strict` changes nothing: see `tool_choice`."""
+    """`tools[].function`"""
 
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None  # JSON schema of an object; None: any
-    strict: bool | None = None
+    name: Annotated[FunctionText, Meta(description="told apart from the other tools' names")]
+    description: Annotated[str | None, Meta(description="told to the model")] = None
+    parameters: Annotated[
+        dict[str, Any] | None, Meta(description="JSON schema of the arguments' object [any]")
+    ] = None
+    strict: Annotated[
+        bool | None,
+        Meta(
+            description="changes nothing: see tool_choice", extra_json_schema={SUPPORT: "ignored"}
+        ),
+    ] = None
 
 
 class ToolBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -136,7 +244,7 @@ class ToolBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class FunctionName(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`tool_choice.function`"""
 
-    name: str
+    name: Annotated[str, Meta(description="one of the tools'")]
 
 
 class NamedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -149,55 +257,97 @@ class NamedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class CompletionRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/completions"""
 
-    prompt: str | list[str | TokenId | list[TokenId]]
-    echo: bool | None = None
-    logprobs: TokenCount | None = None
-    best_of: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
-    suffix: str | None = None
+    prompt: Annotated[
+        str | list[str | TokenId | list[TokenId]],
+        Meta(description="a text, texts, token ids, or lists of token ids"),
+    ]
+    echo: Annotated[bool | None, Meta(description="an answer begins with its prompt")] = None
+    logprobs: Annotated[
+        Alternatives | None, Meta(description="alternatives told of each token [no logprobs]")
+    ] = None
+    best_of: Annotated[
+        Annotated[int, Meta(ge=1, le=128)] | None,
+        Meta(description="refused unless it is n: ask for n answers and choose among them"),
+    ] = None
+    suffix: Annotated[str | None, refused("this model cannot infill", maxLength=0)] = None
 
 
 class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/chat/completions"""
 
-    messages: list[dict[str, Any]]
-    max_completion_tokens: TokenCount | None = None
-    logprobs: bool | None = None
-    top_logprobs: TokenCount | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool | None = None  # None: unless the final message is continued
-    continue_final_message: bool = False  # the answer goes on where the last message ends
-    tools: list[ToolBody] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None  # None: auto
-    parallel_tool_calls: bool | None = None  # false, and a call is required: no more than one
-    # Refused unless they ask for what is done anyway.
-    functions: list[Any] | None = None
-    function_call: Any = None
-    modalities: list[str] | None = None
-    audio: Any = None
-    web_search_options: Any = None
-    # Accepted; they change nothing.
-    prediction: Any = None
-    reasoning_effort: str | None = None
-    verbosity: str | None = None
+    messages: Annotated[
+        list[dict[str, Any]],
+        Meta(
+            description="the conversation, as the model's chat template takes it; of content only "
+            "text"
+        ),
+    ]
+    max_tokens: Annotated[
+        SomeTokens | None,
+        Meta(description="tokens of each answer, at most [the model's own, else what fits]"),
+    ] = None
+    max_completion_tokens: Annotated[
+        SomeTokens | None, Meta(description="its newer name, which wins")
+    ] = None
+    logprobs: Annotated[bool | None, Meta(description="tell each token's logprob")] = None
+    top_logprobs: Annotated[
+        Alternatives | None, Meta(description="alternatives told of each token; needs logprobs [0]")
+    ] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Meta(description="what the model's chat template may ask for")
+    ] = None
+    add_generation_prompt: Annotated[
+        bool | None,
+        Meta(description="begin the assistant's turn [unless the final message is continued]"),
+    ] = None
+    continue_final_message: Annotated[
+        bool, Meta(description="the answer goes on where the last message ends")
+    ] = False
+    tools: Annotated[
+        Annotated[list[ToolBody], Meta(max_length=MAX_TOOLS)] | None,
+        Meta(description="functions that the model may call"),
+    ] = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | NamedTool | None,
+        Meta(
+            description="required, or one by name: calls are held to their schemas, and parse "
+            "[auto]"
+        ),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, Meta(description="false, where a call is required: no more than one [true]")
+    ] = None
+    functions: Annotated[list[Any] | None, refused("use tools", maxItems=0)] = None
+    function_call: Annotated[Any, refused("use tool_choice", enum=[None, "none", "auto"])] = None
+    modalities: Annotated[list[str] | None, refused("answers are text", enum=[None, ["text"]])] = (
+        None
+    )
+    audio: Annotated[Any, refused("answers are text", type="null")] = None
+    web_search_options: Annotated[Any, refused("nothing is searched", type="null")] = None
+    prediction: Annotated[Any, IGNORED] = None
+    reasoning_effort: Annotated[str | None, IGNORED] = None
+    verbosity: Annotated[str | None, IGNORED] = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /tokenize"""
 
-    model: str | None = None
+    model: Annotated[str | None, IGNORED] = None
     prompt: str
-    add_special_tokens: bool = True
-    return_token_strs: bool | None = None
+    add_special_tokens: Annotated[
+        bool, Meta(description="those that the model wants around a prompt")
+    ] = True
+    return_token_strs: Annotated[bool | None, Meta(description="each token's text, too")] = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /detokenize"""
 
-    model: str | None = None
+    model: Annotated[str | None, IGNORED] = None
     tokens: list[TokenId]
 
 
-_INSTEAD = {  # of fields that other servers have, or have had
+INSTEAD = {
     "guided_json": "use structured_outputs.json",
     "guided_regex": "use structured_outputs.regex",
     "guided_choice": "use structured_outputs.choice",
@@ -205,124 +355,4 @@ _INSTEAD = {  # of fields that other servers have, or have had
     "priority": "there are no priorities; slo says when an answer is owed",
     "response_format.schema": "give it as response_format.json_schema.schema",
 }
-_Request = TypeVar("_Request")
-_PATH = re.compile(r"^(?P<what>.*) - at `(?:key in )?\$(?P<path>[^`]*)`$", re.DOTALL)
-_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
-_MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
-_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
-_GOT = re.compile(r", got `[^`]*`$")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_MAX_SHOWN_CHARS = 60
-_BAD_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-
-
-def decode(body: bytes, kind: type[_Request]) -> _Request:
-    """The request. Raises ClientError: which field, what it holds, and what it may hold."""
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.ValidationError as error:
-        raise _explained(str(error), body, kind) from error
-    except _BAD_JSON as error:
-        raise _not_json(error, body) from error
-
-
-def shown(value: object) -> str:
-    """A client's value as its JSON, cut short."""
-    try:
-        text = msgspec.json.encode(value).decode()
-    except (RecursionError, OverflowError, TypeError, ValueError):
-        text = reprlib.repr(value)
-    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
-
-
-def _explained(text: str, body: bytes, kind: type) -> ClientError:
-    """Of a body that is not of its kind, unless it is not even JSON."""
-    value: Any = None
-    try:
-        value = msgspec.json.decode(body)
-    except msgspec.ValidationError:
-        pass  # a number too large for any type: `text` says so, or speaks of what comes before it
-    except _BAD_JSON as error:
-        return _not_json(error, body)
-    match = _PATH.match(text)
-    what, path = (match["what"], match["path"].lstrip(".")) if match else (text, "")
-    if unknown := _UNKNOWN.match(what):
-        return _unknown_field(unknown["name"], path, kind)
-    if missing := _MISSING.match(what):
-        where = _joined(path, missing["name"])
-        return ClientError(f"{where} is required", param=where)
-    if not path:
-        return ClientError(f"the body must be a JSON object: {what}")
-    path = path.removesuffix("[...]")  # of a dict, whose keys are not told
-    wanted = _GOT.sub("", what).replace(" | null", "")
-    got = _value_at(value, path)
-    said = f"{path}: {wanted}" if got is None else f"{path}: {wanted}, got {shown(got)}"
-    unit = " (milliseconds)" if path.endswith("_ms") else ""
-    choices = ", ".join(shown(one) for one in _choices(_types_at(kind, path)))
-    if choices and wanted.startswith("Invalid enum value"):
-        said = f"{path} is {shown(got)}; it must be one of {choices}"
-    return ClientError(said + unit, param=path)
-
-
-def _not_json(error: Exception, body: bytes) -> ClientError:
-    if isinstance(error, RecursionError):
-        return ClientError("the body is nested too deeply")
-    text = str(error)
-    if "truncated" in text and body.rstrip().endswith(b"}") and _SURROGATE.search(body):
-        text = "an escape between \\ud800 and \\udfff stands without its partner"
-    return ClientError(f"the body is not valid JSON: {text}")
-
-
-def _unknown_field(name: str, path: str, kind: type) -> ClientError:
-    bodies = [one for one in _types_at(kind, path) if isinstance(one, type)]
-    known = [name for one in bodies if issubclass(one, msgspec.Struct) for name in _names(one)]
-    close = difflib.get_close_matches(name[:_MAX_SHOWN_CHARS], known, 1)
-    where = _joined(path, name[:_MAX_SHOWN_CHARS])
-    hint = f"did you mean {close[0]}?" if close else "leave it out"
-    hint = _INSTEAD.get(where, hint)
-    return ClientError(f"unknown field {shown(_joined(path, name))}; {hint}", param=where)
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _names(kind: type) -> list[str]:
-    return [field.encode_name for field in msgspec.structs.fields(kind)]
-
-
-def _types_at(kind: type, path: str) -> list[Any]:
-    """What may stand at a path within a body of that kind."""
-    types: list[Any] = [kind]
-    for name, index in _STEP.findall(path):
-        inner: list[Any] = []
-        for one in types:
-            if name and isinstance(one, type) and issubclass(one, msgspec.Struct):
-                inner += _members(get_type_hints(one).get(name, Any))
-            elif index and get_origin(one) is list:
-                inner += _members(get_args(one)[0])
-        types = inner
-    return types
-
-
-def _members(wanted: Any) -> list[Any]:  # noqa: ANN401 - a type, as `typing` has it
-    """Of a union each."""
-    if get_origin(wanted) in (Union, UnionType):
-        return [member for one in get_args(wanted) for member in _members(one)]
-    return [wanted]
-
-
-def _choices(types: Sequence[Any]) -> list[str]:
-    return [str(value) for one in types if get_origin(one) is Literal for value in get_args(one)]
-
-
-def _value_at(value: Any, path: str) -> object:  # noqa: ANN401 - any JSON
-    """None: it is not there."""
-    for name, index in _STEP.findall(path):
-        if name and isinstance(value, dict):
-            value = value.get(name)
-        elif index and isinstance(value, list):
-            value = value[int(index)]
-        else:
-            return None
-    return value
+"""What to do in place of fields that other servers have, or have had: they are unknown here."""

@@ -13,11 +13,11 @@ from common.text.grammar import (
     of_json_schema,
     of_regex,
 )
+from launch.gateway.api.decoding import shown
 from launch.gateway.api.requests import (
     ResponseFormat,
     Sampling,
     StructuredOutputs,
-    shown,
 )
 from launch.gateway.api.served import Served
 

@@ -130,7 +130,7 @@ def test_a_body_that_is_too_long(smollm2: TextModel) -> None:
     async def test(served: Served) -> None:
         content = b" " * (16 * MIB + 1)
         response = await served.client.post("/v1/completions", content=content, headers=JSON)
-        assert error(response, 413)["message"] == "the body is over 16 MiB"
+        assert error(response, 413)["message"] == "the body has 16777217 bytes; at most 16777216"
 
     run(smollm2, test)
 
@@ -142,11 +142,53 @@ def test_paths_and_methods_that_are_not_there(smollm2: TextModel) -> None:
         assert detail["message"] == ('there is nothing at "/v1/nothing"; /docs lists what there is')
         assert detail["type"] == "not_found_error"
         response = await served.client.get("/v1/completions")
-        assert error(response, 405)["message"] == "/v1/completions takes POST, not GET"
+        assert error(response, 405)["message"] == '"/v1/completions" takes POST, not GET'
         response = await served.client.get("/v1/models/other")
         assert error(response, 404)["param"] == "model"
 
     run(smollm2, test)
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "query"),
+    [
+        ("/nowhere", b"[", b""),
+        ("/nowhere", b"t", b"\xff"),
+        ("/v1/completions/", b"elsewhere", b""),
+        ("/\x00", b"\xff", b""),
+        ("/docs/assets/\x00", b"t", b""),
+        ("/docs/assets/../../x", b"t", b""),
+    ],
+)
+def test_strange_addresses(smollm2: TextModel, path: str, host: bytes, query: bytes) -> None:
+    """As no client library would send them."""
+
+    async def test(served: Served) -> None:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:  # noqa: ANN401
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": [(b"host", host)],
+            "server": ("t", 80),
+        }
+        await served.app(scope, receive, send)
+        start, body = sent
+        assert start["status"] == 404
+        assert b'"type":"not_found_error"' in body["body"]
+
+    run(smollm2, test, worker_joins=False)
 
 
 def test_no_worker_is_there_yet(smollm2: TextModel) -> None:

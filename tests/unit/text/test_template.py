@@ -207,7 +207,7 @@ def test_what_a_template_refuses_is_the_clients_error(
 ) -> None:
     with pytest.raises(ClientError, match=message) as caught:
         template(source).render(user(content))
-    assert caught.value.param == "messages"
+    assert str(caught.value.param).startswith("messages")
 
 
 def test_an_empty_conversation_is_the_clients_error() -> None:

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from common.errors import ClientError
+from launch.gateway.api.decoding import decode
 from launch.gateway.api.prepare import Prepared, prepare_chat, prepare_completion
-from launch.gateway.api.requests import ChatRequest, CompletionRequest, decode
+from launch.gateway.api.requests import ChatRequest, CompletionRequest
 from launch.gateway.api.served import Served
 
 CAPITAL = (504, 3575, 282, 4649, 314)  # "The capital of France is"

@@ -1,5 +1,6 @@
 """From what a client wrote to token ids."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -51,7 +52,7 @@ def test_calls_that_were_made_need_no_content(served: Served) -> None:
 
 def test_a_prompt_that_does_not_fit_names_both_numbers(served: Served) -> None:
     param, message = refused(served, prompt=[81] * 100, max_tokens=1)
-    assert param == "max_tokens"
+    assert param == "prompt"
     assert "context length is 100 tokens, but 100 tokens of prompt and 1 of output" in message
     assert completion(served, prompt=[81] * 99, max_tokens=1).prompts[0].params.max_tokens == 1
 
@@ -60,6 +61,16 @@ def test_a_prompt_that_can_never_fit_is_not_encoded(served: Served) -> None:
     param, message = refused(served, prompt="a" * 10**6)
     assert param == "prompt"
     assert "maximum context length is 100 tokens" in message
+
+
+def test_prompts_that_are_too_many_are_not_encoded(served: Served) -> None:
+    began = time.thread_time()
+    param, message = refused(served, prompt=["one two"] * 200_000)
+    assert (param, message) == (
+        "prompt",
+        "200000 prompts with n 1 make 200000 choices; at most 1024 in one request",
+    )
+    assert time.thread_time() - began < 1
 
 
 def test_parts_and_text_make_the_same_prompt(served: Served) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from common.errors import ClientError
-from launch.gateway.api.requests import ChatRequest, CompletionRequest, SloBody, decode, shown
+from launch.gateway.api.decoding import decode, shown
+from launch.gateway.api.requests import ChatRequest, CompletionRequest, SloBody
 
 DEEP = 5000
 
@@ -104,12 +105,52 @@ def test_all_fields_of_a_completion() -> None:
             "slo.tpot_ms: Expected `float` <= 86400000.0, got 1000000000.0 (milliseconds)",
         ),
         ('"slo": 200', "slo", "slo: Expected `object`, got 200"),
+        (
+            '"repetition_penalty": 1e-40',
+            "repetition_penalty",
+            "repetition_penalty: Expected `float` >= 0.01, got 1e-40",
+        ),
         ('"timeout_s": -1', "timeout_s", "timeout_s: Expected `float` > 0.0, got -1"),
         ('"timeout_s": 1e6', "timeout_s", "timeout_s: Expected `float` <= 86400.0, got 1000000.0"),
     ],
 )
 def test_one_wrong_field(text: str, param: str, message: str) -> None:
     assert field(text) == (param, message)
+
+
+@pytest.mark.parametrize(
+    ("text", "param", "message"),
+    [
+        (f'"stop": {["a"] * 17}', "stop", "stop has 17 items; at most 16"),
+        ('"stop": ["a", ""]', "stop[1]", "stop[1] has 0 characters; at least 1"),
+        (f'"stop": "{"a" * 1001}"', "stop", "stop has 1001 characters; at most 1000"),
+        (
+            f'"stop_token_ids": {[1] * 4097}',
+            "stop_token_ids",
+            "stop_token_ids has 4097 items; at most 4096",
+        ),
+        (
+            f'"logit_bias": {dict.fromkeys(map(str, range(4097)), 1)}',
+            "logit_bias",
+            "logit_bias has 4097 entries; at most 4096",
+        ),
+        ('"cache_salt": ""', "cache_salt", "cache_salt has 0 characters; at least 1"),
+    ],
+)
+def test_what_is_too_long_tells_how_long_it_is(text: str, param: str, message: str) -> None:
+    assert field(text.replace("'", '"')) == (param, message)
+
+
+@pytest.mark.parametrize(
+    "key", ["x - at `$.stop[5]", "x` - at `$.stop[5]", f"x - at `$.stop[{'9' * 5000}]", "` - at `$"]
+)
+@pytest.mark.parametrize("where", ["{}", '"stream_options": {{{}}}'])
+def test_keys_that_read_like_the_decoders_own_words(key: str, where: str) -> None:
+    param, message = field('"stop": [], ' + where.format(f'"{key}": 1'))
+    assert param is not None
+    assert len(param) < 300
+    assert message.startswith("unknown field ")
+    assert len(message) < 120
 
 
 @pytest.mark.parametrize(

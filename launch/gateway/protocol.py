@@ -1,0 +1,118 @@
+"""HTTP/1.1 as uvicorn reads it, with bounds that it lacks, and refusals in the API's own form.
+
+Must know nothing of what is served.
+"""
+
+import asyncio
+from http import HTTPStatus
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from launch.gateway.api.errors import envelope
+
+MAX_HEAD_BYTES = 2**16  # of a request line and headers; and of trailers behind a body
+LINGER_S = 1.0  # of whoever is refused: cut off while it still sends, it may never see why
+
+
+class _HeadTooLong(Exception):
+    """Raised through the parser."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection. A head that is too long, or that does not come, ends it."""
+
+    _n_head_bytes = 0
+    _n_unread_bytes = 0  # since the parser last made something of what came
+    _head_is_too_long = False
+    _is_over = False  # nothing that comes is read
+    _due: asyncio.TimerHandle | None = None  # when the connection is closed
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_came()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            self._await_head()
+        self._n_unread_bytes += len(data)
+        super().data_received(data)
+        if self._n_unread_bytes > MAX_HEAD_BYTES and not self._is_over:
+            self._head_is_too_long = True
+            self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        self._n_head_bytes = self._n_unread_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + len(b": \r\n"))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._head_came()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._n_unread_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._n_unread_bytes = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's own words
+        """Of what is no HTTP, or too long. Nothing more is read; what came before is answered."""
+        self._is_over = True
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body:  # this one came whole
+                cycle.keep_alive = False
+                return
+            if cycle.response_started or self.pipeline:  # nothing stands in the midst of an answer
+                self.transport.close()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        status, why = HTTPStatus.BAD_REQUEST, "this is not valid HTTP/1.1"
+        if self._head_is_too_long:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            why = f"the request line and the headers have more than {MAX_HEAD_BYTES} bytes"
+        body = envelope(why, status)
+        head = [
+            f"HTTP/1.1 {status.value} {status.phrase}".encode(),
+            *(name + b": " + value for name, value in self.server_state.default_headers),
+            b"content-type: application/json",
+            b"content-length: %d" % len(body),
+            b"connection: close",
+        ]
+        self.transport.write(b"\r\n".join([*head, b"", body]))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._head_came()
+        self._due = self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _count(self, n_bytes: int) -> None:
+        self._n_unread_bytes = 0
+        self._n_head_bytes += n_bytes
+        if self._n_head_bytes > MAX_HEAD_BYTES:
+            self._head_is_too_long = True
+            raise _HeadTooLong
+
+    def _await_head(self) -> None:
+        if self._due is None:
+            self._due = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
+
+    def _head_came(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None

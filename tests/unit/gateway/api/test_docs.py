@@ -1,0 +1,43 @@
+"""The published document says no less than the types, and what they cannot say."""
+
+import json
+from typing import Any
+
+import pytest
+
+from launch.gateway.api.docs import POSTS, ServedLimits, openapi
+from launch.gateway.api.requests import SERVED, ChatRequest, CompletionRequest
+
+LIMITS = ServedLimits(model="tiny", vocab_size=10, max_logprobs=3)
+
+
+def fields(document: dict[str, Any], kind: type) -> dict[str, Any]:
+    return dict(document["components"]["schemas"][kind.__name__]["properties"])
+
+
+def test_one_servers_own_limits() -> None:
+    told = fields(openapi(LIMITS), CompletionRequest)
+    assert told["model"]["anyOf"][0] == {"type": "string", "enum": ["tiny"]}
+    assert told["logprobs"]["anyOf"][0]["maximum"] == 3
+    assert told["stop_token_ids"]["anyOf"][0]["items"]["maximum"] == 9
+    assert told["prompt"]["anyOf"][2]["items"]["maximum"] == 9
+    of_any = fields(openapi(), CompletionRequest)
+    assert of_any["model"]["anyOf"][0] == {"type": "string"}
+    assert of_any["logprobs"]["anyOf"][0]["maximum"] == 2**31 - 1
+
+
+@pytest.mark.parametrize("limits", [None, LIMITS])
+def test_names_of_limits_are_not_published(limits: ServedLimits | None) -> None:
+    assert SERVED not in json.dumps(openapi(limits))
+
+
+@pytest.mark.parametrize("kind", [CompletionRequest, ChatRequest])
+def test_every_field_tells_what_it_does(kind: type) -> None:
+    silent = [name for name, one in fields(openapi(), kind).items() if not one.get("description")]
+    assert silent == []
+
+
+def test_every_post_tells_how_it_fails() -> None:
+    for path in POSTS:
+        answers = openapi()["paths"][path]["post"]["responses"]
+        assert set(answers) >= {"200", "400", "408", "413", "415", "429", "431", "500", "503"}
