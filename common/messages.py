@@ -16,13 +16,20 @@ This is sound because messages of one sender to one receiver arrive in order or 
 """
 
 from enum import StrEnum, auto
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from common.ids import HostId, InstanceId, PageHash, PageId, Role, TransferId
 from common.params import FinishReason, SamplingParams, TokenLogprob
 
 PROTOCOL = 4
+
+Natural = Annotated[int, Meta(ge=0, lt=2**31)]
+"""A token, a page or an index: what cannot be one is no message."""
+
+Positive = Annotated[int, Meta(ge=1, lt=2**31)]
 
 
 class Message(
@@ -41,8 +48,8 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=T
 class Resume(Part, frozen=True):
     """A sample of a request, and the outputs that its client already has."""
 
-    sample: int  # 0 .. n - 1; part of the draw
-    outputs: tuple[int, ...] = ()
+    sample: Natural  # 0 .. n - 1; part of the draw
+    outputs: tuple[Natural, ...] = ()
 
 
 class PageRef(Part, frozen=True):
@@ -57,9 +64,9 @@ class RegionKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     owner: InstanceId
     host: HostId
-    region: int  # number within its owner
-    n_pages: int
-    page_bytes: int  # stride: a multiple of 4096
+    region: Natural  # number within its owner
+    n_pages: Positive
+    page_bytes: Positive  # stride: a multiple of 4096
     doors: dict[str, str]  # transport's name -> address there
 
 
@@ -88,12 +95,12 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A worker's bounds; may differ between workers."""
 
-    n_pages: int
-    page_tokens: int
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_waiting: int  # transfers it will queue before it refuses
+    n_pages: Positive
+    page_tokens: Positive
+    max_model_len: Positive
+    max_num_seqs: Positive
+    max_num_batched_tokens: Positive
+    max_waiting: Natural  # transfers it will queue before it refuses
 
 
 class Hello(Message, frozen=True, kw_only=True):
@@ -183,8 +190,8 @@ class Prefill(Message, frozen=True, kw_only=True):
 
     transfer: TransferId
     attempt: int
-    prompt: tuple[int, ...]
-    samples: tuple[Resume, ...]
+    prompt: Annotated[tuple[Natural, ...], Meta(min_length=1)]
+    samples: Annotated[tuple[Resume, ...], Meta(min_length=1)]
     params: SamplingParams
     decode: InstanceId
     salt: str = ""  # tenants with different salts never share pages
@@ -199,8 +206,8 @@ class Expect(Message, frozen=True, kw_only=True):
 
     transfer: TransferId
     attempt: int
-    prompt: tuple[int, ...]
-    samples: tuple[Resume, ...]
+    prompt: Annotated[tuple[Natural, ...], Meta(min_length=1)]
+    samples: Annotated[tuple[Resume, ...], Meta(min_length=1)]
     params: SamplingParams
     prefill: Peer | None
     salt: str = ""
@@ -260,15 +267,15 @@ class PagesReady(Message, frozen=True, kw_only=True):
 
     transfer: TransferId
     attempt: int
-    first: int  # index, in the sequence's page table, of pages[0]: the number held
+    first: Natural  # index, in the sequence's page table, of pages[0]: the number held
     pages: tuple[PageRef, ...]
 
 
 class HandedToken(Part, frozen=True):
     """The first token of a sample, drawn by the prefill side."""
 
-    sample: int
-    token: int
+    sample: Natural
+    token: Natural
     finish: FinishReason | None
     logprob: TokenLogprob | None
 
@@ -278,8 +285,8 @@ class Handoff(Message, frozen=True, kw_only=True):
 
     transfer: TransferId
     attempt: int
-    n_tokens: int  # of prompt + outputs, whose KV the pages hold
-    first: int
+    n_tokens: Natural  # of prompt + outputs, whose KV the pages hold
+    first: Natural
     pages: tuple[PageRef, ...]
     tokens: tuple[HandedToken, ...]  # one a sample; a finished one is not decoded
     cached_tokens: int  # of these the prefill side computed none
@@ -297,9 +304,9 @@ class TokenRun(Part, frozen=True):
 
     transfer: TransferId
     attempt: int
-    sample: int
-    index: int  # of tokens[0] among the sample's outputs, earlier attempts' included
-    tokens: tuple[int, ...]
+    sample: Natural
+    index: Natural  # of tokens[0] among the sample's outputs, earlier attempts' included
+    tokens: tuple[Natural, ...]
     finish: FinishReason | None = None  # after the last of these
     logprobs: tuple[TokenLogprob, ...] = ()  # empty, or one a token
     cached_tokens: int | None = None  # with index == first index of the attempt

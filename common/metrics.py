@@ -4,7 +4,7 @@ Names are vLLM's, prefixed `baton:`, where vLLM has one; each ends in its unit. 
 HTTP: their counters travel in `Metrics` messages. Must not import what only one side has.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from prometheus_client import (
@@ -37,6 +37,7 @@ WORKER_COUNTERS = {
     "kv_pull_seconds_total": "Time of pulls done, from asked for to final, summed",
     "kv_pull_bytes_total": "Bytes of pages pulled",
     "kv_served_bytes_total": "Bytes of pages sent to peers (memory that they map is not counted)",
+    "kv_bad_frames_total": "Frames at page sockets, and pages, that were no message, or corrupt",
     "kv_spills_total": "Sequences whose pages were copied to host memory",
     "kv_spill_bytes_total": "Bytes of pages copied to host memory",
     "kv_restores_total": "Sequences whose pages were copied back from host memory",
@@ -45,7 +46,8 @@ WORKER_COUNTERS = {
     "control_messages_sent_total": "Control messages sent",
     "control_messages_received_total": "Control messages received and understood",
     "control_messages_unsent_total": "Control messages not sent: no link, a full or a cut one",
-    "control_messages_dropped_total": "Frames received and dropped: garbage, strangers', stale",
+    "control_messages_dropped_total": "Frames received and dropped: garbage, strangers'",
+    "control_messages_stale_total": "Messages of attempts that are over, dropped",
     "request_log_lines_lost_total": "Lines of the request log that could not be written",
     "process_cpu_seconds_total": "CPU time, user and system",
 }
@@ -53,6 +55,9 @@ WORKER_GAUGES = {
     "process_resident_memory_bytes": "Resident memory, shared pages included",
     "kv_host_held_pages": "Pages of host memory that preempted sequences hold",
 }
+
+CONTROL_COUNTERS = tuple(name for name in WORKER_COUNTERS if name.startswith("control_"))
+"""Those that a gateway has, too."""
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _LONG_SECONDS = (*_SECONDS, 20, 40, 80, 160, 640, 2560)
@@ -64,6 +69,15 @@ _CONFIG_LABELS = (
     *("block_size", "num_gpu_blocks", "block_bytes", "cache_dtype"),
     *("max_num_seqs", "max_num_batched_tokens"),
 )
+
+
+def control_counters(counts: Mapping[str, int]) -> dict[str, float]:
+    """A mailbox's counts, and whatever else is counted in that form, by metric's name."""
+    values: dict[str, float] = {}
+    for reason, count in counts.items():  # dropped_malformed, dropped_undecodable, ...
+        name = f"control_messages_{reason.partition('_')[0]}_total"
+        values[name] = values.get(name, 0) + count
+    return values
 
 
 class _Worker(NamedTuple):
@@ -82,12 +96,16 @@ class _WorkerCollector(Collector):
         self.values: dict[_Worker, dict[str, float]] = {}
         self.snapshots: dict[_Worker, Snapshot] = {}
         self.configs: dict[_Worker, tuple[str, ...]] = {}  # values of `_CONFIG_LABELS`
+        self.gateway: tuple[_Worker, Callable[[], Mapping[str, int]]] | None = None
 
     def collect(self) -> Iterator[Metric]:
         for name, help_text in WORKER_COUNTERS.items():
             counter = CounterMetricFamily(f"baton:{name}", help_text, labels=_WORKER_LABELS)
             for worker, values in self.values.items():  # what has not happened yet is 0
                 counter.add_metric(worker.labels, values.get(name, 0))
+            if self.gateway is not None and name in CONTROL_COUNTERS:
+                gateway, counts = self.gateway
+                counter.add_metric(gateway.labels, control_counters(counts()).get(name, 0))
             yield counter
         for name, help_text in WORKER_GAUGES.items():
             gauge = GaugeMetricFamily(f"baton:{name}", help_text, labels=_WORKER_LABELS)
@@ -231,6 +249,11 @@ class GatewayMetrics:
     def routed(self, decision: str, reason: str) -> None:
         """An attempt has workers: as its note `routed` tells."""
         self._routed.labels(self._model, decision, reason).inc()
+
+    def gateway(self, instance: InstanceId, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Whose page this is; `counts` of its control messages (see `control_counters`), asked at
+        each scrape."""
+        self._workers.gateway = _Worker(Role.GATEWAY, instance), counts
 
     # --- workers -----------------------------------------------------------------------------
 

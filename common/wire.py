@@ -28,6 +28,8 @@ ANYONE = InstanceId("")  # addressee of a Hello to an address whose instance is 
 _HEARTBEAT_MS = 5_000  # ZMTP's own: finds half-open TCP connections; liveness is not judged by it
 _HEARTBEAT_TIMEOUT_MS = 15_000
 _MAX_SOCKETS = 4096
+_MAX_ANSWER_BYTES = 4096  # of a peer's end of a link of ours: ZMTP's own, it has nothing to say
+_UNDECODABLE = (msgspec.DecodeError, RecursionError)  # the latter: nested deeper than Python allows
 
 _log = logging.getLogger(__name__)
 
@@ -92,19 +94,27 @@ class Mailbox:
     # --- peers -------------------------------------------------------------------------------
 
     def connect(self, peer: InstanceId, endpoint: str) -> bool:
-        """Open the one link to this peer, replacing an earlier one. False: no such address.
+        """Open the one link to this peer, replacing an earlier one. False: no such address, or no
+        descriptors are left.
 
         Nothing can be sent before the link stands, which takes a moment.
         """
         self.disconnect(peer)
         if not endpoint.startswith(("ipc://", "tcp://")):
             return False
-        socket = self._open(zmq.DEALER)
+        try:
+            socket = self._open(zmq.DEALER)
+        except zmq.ZMQError as error:  # no descriptors are left
+            _log.error("event=no_socket peer=%r detail=%r", peer[:64], error.strerror)
+            return False
         socket.set(zmq.ROUTING_ID, self._instance.encode())
         socket.set(zmq.IMMEDIATE, 1)  # nothing is queued for a link that does not stand
         socket.set(zmq.IPV6, 1)
         socket.set(zmq.RECONNECT_IVL, 20)
         socket.set(zmq.RECONNECT_IVL_MAX, 1000)
+        # Nobody reads here: what would come fills no memory.
+        socket.set(zmq.RCVHWM, 1)
+        socket.set(zmq.MAXMSGSIZE, _MAX_ANSWER_BYTES)
         try:
             socket.connect(endpoint)
         except zmq.ZMQError:
@@ -182,7 +192,7 @@ class Mailbox:
             return self._dropped("dropped_for_another", frames)
         try:
             message = self._decoder.decode(payload)
-        except msgspec.DecodeError as error:
+        except _UNDECODABLE as error:
             return self._other_protocol(payload) or self._dropped(
                 "dropped_undecodable", frames, str(error)
             )
@@ -194,7 +204,7 @@ class Mailbox:
         """The Hello of a protocol that is not ours, cut down to what lets us refuse it."""
         try:
             outline = self._outline.decode(payload)
-        except msgspec.DecodeError:
+        except _UNDECODABLE:
             return None
         if outline.protocol == PROTOCOL:
             return None

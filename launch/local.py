@@ -96,6 +96,7 @@ class _Server:
             request_log=self._request_log,
             metrics=self._metrics,
         )
+        self._metrics.gateway(self._instance, self._engine.counts)
         self._engine.on_crash = self._crashed
         self._supervisor = Supervisor(
             _workers(config, join=self._mailbox.endpoints[0]),

@@ -170,6 +170,7 @@ class Pulls:
             "kv_pull_seconds_total": stats.pull_seconds,
             "kv_pull_bytes_total": stats.pulled_bytes,
             "kv_served_bytes_total": stats.served_bytes,
+            "kv_bad_frames_total": stats.bad_frames,
             **self._of_tier,
         }
 

@@ -13,6 +13,7 @@ from common.engine.events import Note, StepDone, StepFailed
 from common.kv.pages import PagePool
 from common.log import RequestLog, line
 from common.messages import Metrics
+from common.metrics import control_counters
 
 _PAGE_BYTES = resource.getpagesize()
 _STATM = Path("/proc/self/statm")
@@ -68,7 +69,5 @@ class Journal:
         }
         if self._host is not None:
             values["kv_host_held_pages"] = self._host.n_held
-        for reason, count in messages.items():  # dropped_malformed, dropped_undecodable, ...
-            name = f"control_messages_{reason.partition('_')[0]}_total"
-            values[name] = values.get(name, 0) + count
+        values.update(control_counters(messages))
         return Metrics(values=tuple(values.items()))

@@ -48,6 +48,11 @@ class Core(Protocol):
         """Nothing is owed to anybody: a draining process may exit."""
         ...
 
+    @property
+    def stale_messages(self) -> int:
+        """Of attempts that are over; dropped."""
+        ...
+
     def step(self, now: float, events: Sequence[Event]) -> Decision: ...
 
 
@@ -156,7 +161,8 @@ class Shell:
         self._metrics_at = now + METRICS_EVERY_S
         gateways = self.links.gateways
         if gateways:
-            metrics = self.journal.metrics(self.mailbox.counts, self.pulls.counters())
+            counts = {**self.mailbox.counts, "stale": self.core.stale_messages}
+            metrics = self.journal.metrics(counts, self.pulls.counters())
             for gateway in gateways:
                 self.links.send(gateway, metrics, now)
 

@@ -166,6 +166,10 @@ class Engine:
         """Workers up, by role."""
         return self._core.ready()
 
+    def counts(self) -> dict[str, int]:
+        """Of control messages, as `common.metrics.control_counters` takes them."""
+        return {**self._mailbox.counts, "stale": self._core.stale_messages}
+
     # --- the shell ---------------------------------------------------------------------------
 
     def start(self) -> None:

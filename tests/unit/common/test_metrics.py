@@ -15,7 +15,7 @@ from common.messages import (
 )
 from common.metrics import WORKER_COUNTERS, WORKER_GAUGES, GatewayMetrics
 
-D = InstanceId("d" * 32)
+D, G = InstanceId("d" * 32), InstanceId("9" * 32)
 SNAPSHOT = Snapshot(
     sequence=1,
     whole=True,
@@ -93,6 +93,21 @@ def test_workers_are_told_apart_and_forgotten() -> None:
     assert not [key for key in seen if "unheard" in key[0]]
     metrics.forget(D)
     assert not [key for key in scraped(metrics) if "d" * 8 in key]
+
+
+def test_the_gateway_counts_its_control_messages_beside_its_workers() -> None:
+    metrics = GatewayMetrics("m")
+    counts = {"received": 7, "dropped_malformed": 1, "dropped_undecodable": 2, "stale": 4}
+    metrics.gateway(G, lambda: counts)
+    metrics.metrics(Role.DECODE, D, Metrics(values=(("control_messages_dropped_total", 5.0),)))
+    seen = scraped(metrics)
+    assert seen["baton:control_messages_dropped_total", "9" * 8, "gateway"] == 3
+    assert seen["baton:control_messages_stale_total", "9" * 8, "gateway"] == 4
+    assert seen["baton:control_messages_unsent_total", "9" * 8, "gateway"] == 0
+    assert seen["baton:control_messages_dropped_total", "d" * 8, "decode"] == 5
+    assert ("baton:engine_steps_total", "9" * 8, "gateway") not in seen
+    counts["dropped_malformed"] += 1
+    assert scraped(metrics)["baton:control_messages_dropped_total", "9" * 8, "gateway"] == 4
 
 
 def test_every_name_ends_in_its_unit() -> None:

@@ -1,6 +1,8 @@
 """Real sockets in temporary directories: what arrives, what is dropped, what is refused."""
 
+import resource
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -136,6 +138,7 @@ def test_garbage_is_counted_and_the_mailbox_lives(opened: Open) -> None:
     for frames in (
         [b"one frame"],
         [B.encode(), b"\xc1 is no msgpack"],
+        [B.encode(), b"\x82\xa4type\xa5Hello\xa1x" + b"\x91" * 100_000 + b"\x90"],  # [[[...]]]
         [B.encode(), msgspec.msgpack.encode({"type": "End", "transfer": "t"})],
         [B.encode(), msgspec.msgpack.encode({"type": "End", "extra": 1})],
         [B.encode(), msgspec.msgpack.encode(refused)],  # is for gateways
@@ -148,7 +151,7 @@ def test_garbage_is_counted_and_the_mailbox_lives(opened: Open) -> None:
     assert take(b, 1) == [end(4)]
     socket.close()
     assert b.counts["dropped_malformed"] == 3
-    assert b.counts["dropped_undecodable"] == 4
+    assert b.counts["dropped_undecodable"] == 5
     assert b.counts["dropped_for_another"] == 1
 
 
@@ -171,6 +174,75 @@ def test_too_many_bytes_are_not_sent_and_not_taken(opened: Open) -> None:
     assert a.send(B, end(5))
     assert take(b, 2, within_s=0.5) == [end(5)]
     socket.close()
+
+
+def test_who_talks_back_on_a_link_of_ours_is_cut_off(opened: Open) -> None:
+    """Nobody reads there, so nothing may pile up."""
+    a = opened(A)
+    talker = zmq.Context.instance().socket(zmq.ROUTER)
+    talker.set(zmq.LINGER, 0)
+    talker.set(zmq.ROUTER_MANDATORY, 1)
+    port = talker.bind_to_random_port("tcp://127.0.0.1")
+    assert a.connect(B, f"tcp://127.0.0.1:{port}")
+    send_first(a, B, end(1))
+    name, *_ = talker.recv_multipart()
+    with pytest.raises(zmq.ZMQError) as caught:
+        for _ in range(1000):
+            talker.send_multipart([name, bytes(2**20)], zmq.NOBLOCK)
+            time.sleep(0.005)
+    assert caught.value.errno == zmq.EHOSTUNREACH
+    talker.close()
+
+
+def test_without_descriptors_there_is_no_link_and_no_crash(opened: Open) -> None:
+    a = opened(A)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        assert not a.connect(B, a.endpoints[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert a.connect(B, a.endpoints[0])
+
+
+def test_closing_waits_for_nobody_who_is_dead(opened: Open) -> None:
+    a, b = opened(A), opened(B)
+    linked(a, b)
+    b.close()
+    for n in range(1000):
+        a.send(B, end(n))
+    began = time.monotonic()
+    a.close(linger_ms=200)
+    assert time.monotonic() - began < 5
+
+
+def test_many_senders_at_once_are_each_heard_whole_and_in_order(
+    opened: Open, tmp_path: Path
+) -> None:
+    """Each socket belongs to one thread: frames of two messages never mix."""
+    b = opened(B)
+    names = [InstanceId(f"{n}" * 32) for n in range(8)]
+
+    def send_all(name: InstanceId) -> None:
+        box = Mailbox(name, Role.DECODE, run_dir=tmp_path / "r")
+        assert box.connect(B, b.endpoints[0])
+        for n in range(1000):
+            send_first(box, B, end(n))
+        box.close(linger_ms=20_000)
+
+    threads = [threading.Thread(target=send_all, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    heard: dict[InstanceId, list[object]] = {name: [] for name in names}
+    deadline = time.monotonic() + 60
+    while sum(map(len, heard.values())) < 8000 and time.monotonic() < deadline:
+        for sender, message in b.receive():
+            heard[sender].append(message)
+        time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert all(messages == [end(n) for n in range(1000)] for messages in heard.values())
+    assert not any(reason.startswith("dropped") for reason in b.counts)
 
 
 def test_nothing_is_queued_for_a_link_that_does_not_stand(opened: Open) -> None:

@@ -85,6 +85,7 @@ class TinyCore:
     def __init__(self) -> None:
         self.pool = None
         self.idle = True
+        self.stale_messages = 0
         self.beat_at: float | None = None
         self.gateway = G
         self.seen: list[Event] = []

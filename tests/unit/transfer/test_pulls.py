@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.engine.events import PeerDown, PeerUp, Pull, Spill, TicketFinal
+from common.errors import InvariantBroken
 from common.ids import InstanceId, PageId, Role, TicketId
 from common.messages import PROTOCOL, Hello, PageRef, Peer
 from common.rundir import host_id
@@ -78,6 +79,13 @@ def test_a_pull_ends_once_under_the_cores_number(sides: tuple[Side, Side]) -> No
     assert pulls.finals(0.0) == []
     assert pulls.counters()["kv_pull_bytes_total"] == PAGE_BYTES
     pulls.cancel(TicketId(41))  # late: nothing
+
+
+def test_a_thread_that_died_ends_the_worker(sides: tuple[Side, Side]) -> None:
+    reader, _ = sides
+    reader.transport.close()
+    with pytest.raises(InvariantBroken, match="thread"):
+        reader.pulls.finals(0.0)
 
 
 def test_a_failure_says_why(sides: tuple[Side, Side]) -> None:
