@@ -61,6 +61,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float | None = None  # when a trace has it, in seconds since its start
     cancel_after_s: float | None = None  # the client hangs up that long after sending
     prefix: int | None = None  # requests of the same number begin with the same tokens
+    stream: bool = True  # else the answer comes whole, as one chunk
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -79,6 +80,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     error: str = ""  # its kind: http_429, connect, timeout, disconnect, truncated, ...; "": none
     message: str = ""  # what the server or the library said
     cancelled: bool = False  # by the client, before its end
+    request_id: str = ""  # as the server names it; "": it does not
     client_lag_s: float = 0.0  # the latest that its client's own loop was meanwhile
 
     @property
@@ -125,9 +127,10 @@ def body(target: Target, request: Request) -> dict[str, Any]:
     made: dict[str, Any] = {
         "model": target.model,
         "max_tokens": request.max_tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream": request.stream,
     }
+    if request.stream:
+        made["stream_options"] = {"include_usage": True}
     if target.backend == "openai-chat":
         made["messages"] = [{"role": "user", "content": request.prompt}]
     else:
@@ -151,8 +154,9 @@ async def send(
     outcome.sent_s = time.perf_counter() - began
     try:
         async with await _post(session, target.url, data, headers) as response:
+            outcome.request_id = response.headers.get("x-request-id", "")
             if response.status == 200:
-                await _read(response, outcome, began)
+                await _read(response, outcome, began, stream=request.stream)
                 outcome.input_tokens = outcome.input_tokens or request.prompt_tokens or 0
             else:
                 outcome.error = f"http_{response.status}"
@@ -190,18 +194,24 @@ def said(text: str) -> str:
     return message[:_MESSAGE_CHARS]
 
 
-async def _read(response: aiohttp.ClientResponse, outcome: Outcome, began: float) -> None:
-    """Takes the stream to its end.
+async def _read(
+    response: aiohttp.ClientResponse, outcome: Outcome, began: float, *, stream: bool
+) -> None:
+    """Takes the answer to its end.
 
     Raises MalformedEvent, and aiohttp's errors where the connection breaks.
     """
     reader = Reader()
     texts: list[str] = []
     try:
-        async for received in response.content.iter_any():
-            now_s = time.perf_counter() - began
-            for chunk in reader.feed(received):
-                _take(outcome, chunk, now_s, texts)
+        if stream:
+            async for received in response.content.iter_any():
+                now_s = time.perf_counter() - began
+                for chunk in reader.feed(received):
+                    _take(outcome, chunk, now_s, texts)
+        else:
+            for chunk in reader.whole(await response.read()):
+                _take(outcome, chunk, time.perf_counter() - began, texts)
     finally:
         outcome.text = "".join(texts)
         _count(outcome, reader)

@@ -50,15 +50,15 @@ class Server:
 
 
 @contextmanager
-def running(flags: Sequence[str]) -> Iterator[Server]:
-    """From ready to gone.
+def running(flags: Sequence[str], log: Path | None = None) -> Iterator[Server]:
+    """From ready to gone. `log`: where to keep what it says.
 
     Raises NotReady where it does not become ready.
     """
     port = free_port()
     command = [sys.executable, "-P", "-m", "launch.cli", "serve", *flags, "--port", str(port)]
     with tempfile.TemporaryDirectory() as home:
-        log = Path(home) / "log"
+        log = log or Path(home) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT

@@ -27,6 +27,7 @@ class _Delta(msgspec.Struct):
 class _Choice(msgspec.Struct):
     text: str | None = None
     delta: _Delta | None = None
+    message: _Delta | None = None  # of a chat that is not streamed
     token_ids: list[int] | None = None
 
 
@@ -69,6 +70,13 @@ class Reader:
                     chunks.append(chunk)
         return chunks
 
+    def whole(self, data: bytes) -> list[Chunk]:
+        """The one chunk, if there is any, of an answer that is not streamed. Raises
+        MalformedEvent."""
+        chunk = self._chunk(data)
+        self.done = True
+        return [] if chunk is None else [chunk]
+
     def _chunk(self, data: bytes) -> Chunk | None:
         try:
             event = self._decode(data)
@@ -95,7 +103,7 @@ class Reader:
 
 
 def _text(choice: _Choice) -> str:
-    delta = choice.delta
+    delta = choice.delta or choice.message
     if delta is None:
         return choice.text or ""
     return (delta.reasoning_content or delta.reasoning or "") + (delta.content or "")

@@ -8,8 +8,9 @@ import uuid
 from pathlib import Path
 
 from common.errors import SetupError
-from common.ids import HostId
+from common.ids import HostId, InstanceId
 
+SHORT_INSTANCE = 12  # characters that `wire` and `transfer` name their sockets by, and a kind
 _MAX_PATH_BYTES = 107  # of a Unix socket's address, its ending NUL aside
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -38,6 +39,12 @@ def make_private(run_dir: Path) -> None:
             f"run directory {run_dir} must be yours alone (owner {stat.st_uid}, mode "
             f"{stat.st_mode & 0o777:o}; needed: owner {os.geteuid()}, mode 700)"
         )
+
+
+def remove_sockets(run_dir: Path, instance: InstanceId) -> None:
+    """Those of a process that has ended, however: killed, it leaves them behind."""
+    for path in run_dir.glob(f"{instance[:SHORT_INSTANCE]}.*"):
+        path.unlink(missing_ok=True)
 
 
 def socket_file(run_dir: Path, name: str) -> Path:

@@ -25,7 +25,7 @@ from common.ids import InstanceId, Role
 from common.log import RequestLog, line, set_up_logging
 from common.messages import PROTOCOL, Hello, ModelIdentity, Peer
 from common.metrics import GatewayMetrics
-from common.rundir import host_id, make_private
+from common.rundir import host_id, make_private, remove_sockets
 from common.text.grammar import Grammars, GrammarTokenizer
 from common.text.load import load_text_model
 from common.wire import Mailbox
@@ -74,6 +74,7 @@ class _Server:
     ) -> None:
         """`identity`: what workers must have."""
         self._config = config
+        self._run_dir = run_dir
         self._instance = InstanceId(uuid.uuid4().hex)
         self._request_log = RequestLog(config.request_log, self._instance, Role.GATEWAY)
         self._mailbox = Mailbox(
@@ -229,6 +230,7 @@ class _Server:
 
     def _exited(self, worker: InstanceId, code: int) -> None:
         self._engine.lost(worker, crashed=code in CRASHES)
+        remove_sockets(self._run_dir, worker)
 
     def _hopeless(self, worker: str, why: str) -> None:
         _log.error(line("worker_cannot_start", worker=worker, detail=why))

@@ -152,7 +152,8 @@ Action = Launch | Pull | Spill | Cancel | Connect | Send | Note
 
 NOTES = (
     "received",  # gateway: the request is validated and tokenised
-    "routed",  # gateway: an attempt begins; decision=remote, or local: decode computes the prompt
+    "routed",  # gateway: an attempt begins; decision=remote, or local: decode computes the prompt;
+    # prefill, decode: to which instances
     "queued",  # prefill or decode: accepted
     "context_begin",  # prefill: first chunk launched
     "pages_ready",  # prefill: pages announced

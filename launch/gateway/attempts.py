@@ -5,6 +5,7 @@ Owns the records of requests and transfers; what workers send is judged by `gate
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from common.engine.events import Note, Send
 from common.engine.reports import HEARTBEAT_BUSY_S
@@ -96,6 +97,7 @@ class Attempts:
         self.transfers: dict[TransferId, Transfer] = {}
         self.unrouted: dict[TransferId, Transfer] = {}  # of these, in the order of their waiting
         self._at: dict[InstanceId, dict[TransferId, Transfer]] = {}  # by worker of the attempt
+        self._wanted: dict[TransferId, frozenset[InstanceId]] = {}  # by who wants them for itself
         self.timeouts = Timeouts()
         self.admission = Admission(options.admission)
 
@@ -145,6 +147,7 @@ class Attempts:
         transfer.phase = Phase.DONE
         del self.transfers[transfer.transfer]
         self.unrouted.pop(transfer.transfer, None)
+        self._wanted.pop(transfer.transfer, None)
         request = self.requests[transfer.generate.request]
         request.transfers.discard(transfer.transfer)
         if not request.transfers:
@@ -179,6 +182,7 @@ class Attempts:
             return
         hello = self._fleet.hello
         del self.unrouted[transfer.transfer]
+        self._wanted.pop(transfer.transfer, None)
         transfer.attempt += 1
         transfer.prefill = None if chosen.prefill is None else hello(chosen.prefill).peer
         transfer.decode = hello(chosen.decode).peer
@@ -191,7 +195,7 @@ class Attempts:
         transfer.prefill_over = False
         transfer.phase = Phase.SENT
         self._fleet.assign(transfer)
-        self._out.note(transfer, "routed", {"decision": chosen.decision, "reason": chosen.reason})
+        self._out.note(transfer, "routed", _told(chosen))
         for worker in transfer.workers:
             self._at.setdefault(worker, {})[transfer.transfer] = transfer
         self.offer(transfer, transfer.workers)
@@ -199,14 +203,15 @@ class Attempts:
     def _choose(self, transfer: Transfer, demand: Demand, now: float) -> Route | TpotMissed | None:
         """The cheapest route whose decode worker keeps what is owed; the error of the cheapest of
         all if some have no time for it (they are the least loaded); None: there are no workers."""
-        chosen = cheapest = self._fleet.route(demand, now, transfer.avoid)
+        avoid = transfer.avoid | self._kept_from(transfer)
+        chosen = cheapest = self._fleet.route(demand, now, avoid)
         slow: dict[InstanceId, Verdict] = {}
         while chosen is not None and chosen.decode not in slow and len(slow) < MOST_ASKED:
             verdict = self._verdict(transfer, demand, chosen, now)
             if verdict is None:
                 return chosen
             slow[chosen.decode] = verdict
-            chosen = self._fleet.route(demand, now, transfer.avoid | slow.keys())
+            chosen = self._fleet.route(demand, now, avoid | slow.keys())
         if cheapest is None or demand.tpot_s is None:
             return None
         of = slow[cheapest.decode]
@@ -266,11 +271,19 @@ class Attempts:
 
     def _must_wait(self, transfer: Transfer, chosen: Route) -> bool:
         """One that was suspect in vain has its workers for itself: then it is known who was to
-        blame."""
-        if transfer.suspicions <= SUSPECT_AFTER:
-            return False
-        there = {chosen.decode, chosen.computing}
-        return any(self.at(worker) for worker in there)
+        blame. Whoever comes later goes elsewhere, or waits too: it would never be its turn."""
+        there = frozenset((chosen.decode, chosen.computing))
+        waits = not there.isdisjoint(self._kept_from(transfer))
+        if transfer.suspicions > SUSPECT_AFTER:
+            waits = waits or any(self.at(worker) for worker in there)
+            if waits:
+                self._wanted[transfer.transfer] = there
+        return waits
+
+    def _kept_from(self, transfer: Transfer) -> frozenset[InstanceId]:
+        """Workers that another one waits for, and has waited longer."""
+        earlier = takewhile(lambda wanted: wanted != transfer.transfer, self._wanted)
+        return frozenset[InstanceId]().union(*(self._wanted[one] for one in earlier))
 
     def blame(self, worker: InstanceId) -> None:
         """It has crashed: by a suspect, if nobody else was there."""
@@ -353,5 +366,15 @@ class Attempts:
         timed = sum(request.ends_at is not None for request in self.requests.values())
         if timed != len(self.timeouts):
             raise InvariantBroken(f"{len(self.timeouts)} timeouts of {timed} requests")
+        if not self._wanted.keys() <= self.unrouted.keys():
+            raise InvariantBroken("workers are kept for who does not wait")
         if known != self.transfers.keys() or not there | self.unrouted.keys() <= known:
             raise InvariantBroken("transfers of no request, or requests of no transfer")
+
+
+def _told(chosen: Route) -> dict[str, int | float | str]:
+    """Of a route: why, and to whom."""
+    fields: dict[str, int | float | str] = {"decision": chosen.decision, "reason": chosen.reason}
+    if chosen.prefill is not None:
+        fields["prefill"] = chosen.prefill
+    return {**fields, "decode": chosen.decode}

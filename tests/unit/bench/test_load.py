@@ -72,3 +72,8 @@ def test_a_chat_has_one_message_and_the_extra_body_has_the_last_word() -> None:
         "temperature": 0.7,
         "ignore_eos": True,
     }
+
+
+def test_an_answer_may_be_asked_for_whole() -> None:
+    asked = client.body(TARGET, Request(prompt="a", max_tokens=3, stream=False))
+    assert asked == {"model": "m", "prompt": "a", "max_tokens": 3, "stream": False}

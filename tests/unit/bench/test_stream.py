@@ -94,3 +94,16 @@ def test_an_error_of_another_form_is_kept_as_it_is() -> None:
 def test_what_is_no_event_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedEvent):
         Reader().feed(b"data: " + data + b"\n\n")
+
+
+def test_an_answer_that_came_whole_is_one_chunk() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 4}
+    for choice, n_tokens in (({"text": "ab", "token_ids": [1, 2]}, 2), ({"text": "ab"}, 4),
+                             ({"message": {"content": "ab"}}, 4)):  # fmt: skip
+        reader = Reader()
+        assert reader.whole(json.dumps({"choices": [choice], "usage": usage}).encode()) == [
+            Chunk("ab", n_tokens)
+        ]
+        assert (reader.done, reader.prompt_tokens, reader.completion_tokens) == (True, 3, 4)
+    with pytest.raises(MalformedEvent):
+        Reader().whole(b"<html>")

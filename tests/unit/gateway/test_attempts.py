@@ -252,6 +252,37 @@ def test_of_several_suspects_one_at_a_time_is_let_in_until_it_is_known_who_it_wa
     assert len(bench.said(Expect)) == 1  # of the two that are left
 
 
+def test_whoever_must_have_workers_for_itself_is_not_passed_by() -> None:
+    bench = Bench()
+    handed(bench, 50)
+    again(bench)
+    again(bench)
+    bench.up(D2)
+    bench.submit(generate("x"))
+    assert bench.opened == [("t2", 1, P, D2)]
+    bench.down(D)
+    bench.tick(1.0)
+    bench.submit(generate("y"))
+    assert bench.opened == []  # there is but one way, and x is on it
+    bench.hear(tokens(run(0, 50, transfer="t2", finish=LENGTH)), sender=D2)
+    bench.tick(1.0)
+    assert bench.opened == [(T, 4, P, D2), ("t3", 1, P, D2)]
+
+
+def test_whoever_leaves_keeps_no_worker_from_others() -> None:
+    bench = Bench()
+    handed(bench, 50)
+    again(bench)
+    again(bench)
+    bench.up(D2)
+    bench.submit(generate("x"))
+    bench.down(D)
+    bench.tick(1.0)
+    bench.quit()
+    bench.submit(generate("y"))
+    assert bench.opened == [("t3", 1, P, D2)]
+
+
 def test_only_passes_that_raise_count_to_that_bound() -> None:
     bench = Bench()
     handed(bench, 50)

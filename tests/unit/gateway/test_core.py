@@ -46,7 +46,7 @@ def test_a_prompt_is_sent_to_both_sides_at_once() -> None:
     assert (expect.samples, expect.prefill) == (samples, peer(P))
     assert bench.did(Note) == [
         Note(T, 0, "received", {"request": R}),
-        Note(T, 1, "routed", {"decision": "remote", "reason": "flag"}),
+        Note(T, 1, "routed", {"decision": "remote", "reason": "flag", "prefill": P, "decode": D}),
     ]
 
 

@@ -300,7 +300,8 @@ def test_a_local_prompt_is_expected_from_nobody_and_counted_where_it_is_computed
     bench.submit()
     assert bench.opened == [("t1", 1, None, D)]
     assert bench.said(Prefill) == []
-    assert bench.did(Note)[-1] == Note(T, 1, "routed", {"decision": "local", "reason": "cost"})
+    why = {"decision": "local", "reason": "cost"}
+    assert bench.did(Note)[-1] == Note(T, 1, "routed", {**why, "decode": D})
     bench.hear(accepted())
     assert bench.is_admitted
     (decode,) = bench.core.fleet.of(Role.DECODE)

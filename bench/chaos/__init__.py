@@ -1,0 +1,1 @@
+"""Workers of a real server are killed, stopped and cut off under load: is anything lost?"""
