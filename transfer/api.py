@@ -36,11 +36,23 @@ class Copy:
     local: PageId
 
 
+class PageArray(Protocol):
+    """[n_pages, page_bytes] of bytes, read and written a page at a time: an array, where this
+    process's CPUs reach them, or the memory of a device."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, page: int, /) -> NDArray[np.uint8]: ...
+
+    def __setitem__(self, page: int, content: NDArray[np.uint8], /) -> None: ...
+
+
 class Region(Protocol):
     """Pages that can be pulled from or into. Holds the memory that it names."""
 
     @property
-    def pages(self) -> NDArray[np.uint8]:
+    def pages(self) -> PageArray:
         """[n_pages, page_bytes]; the base address never moves."""
         ...
 

@@ -233,7 +233,17 @@ def _check(payload: bytes, n_fds: int, remote: RegionKey) -> None:
         raise FdNotGiven(f"asked for {wanted}, was given {given} and {n_fds} descriptors")
 
 
+def owner_pid(connection: socket.socket) -> int:
+    """As it is numbered here; 0: it is in a namespace that this process does not see."""
+    return _credentials(connection)[0]
+
+
 def _same_user(connection: socket.socket) -> bool:
+    return _credentials(connection)[1] == os.geteuid()
+
+
+def _credentials(connection: socket.socket) -> tuple[int, int]:
+    """pid, uid"""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    _, uid, _ = _UCRED.unpack(raw)
-    return uid == os.geteuid()
+    pid, uid, _ = _UCRED.unpack(raw)
+    return pid, uid

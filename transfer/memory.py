@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from common.available import available_bytes
 from common.errors import InvariantBroken, SetupError
 from common.huge_pages import allocate, map_file, populate
+from transfer.api import PageArray
 
 _ALIGN_BYTES = 4096
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -98,19 +99,19 @@ class SharedPages:
 class PageReader:
     """Copies out of a region that others write. One a thread."""
 
-    def __init__(self, pages: NDArray[np.uint8], generations: NDArray[np.uint64]) -> None:
-        """As `transfer.api.Region` has them."""
-        self._pages, self._generations = pages, generations
+    def __init__(self, pages: PageArray, generations: NDArray[np.uint64]) -> None:
+        """As `transfer.api.Region` has them. InvariantBroken: the pages are on a device."""
+        self._pages, self._generations = in_memory(pages), generations
         self._fence = Fence()
 
-    def copy(self, into: NDArray[np.uint8], runs: list[tuple[int, int, int]]) -> None:
+    def copy(self, into: PageArray, runs: list[tuple[int, int, int]]) -> None:
         """Byte runs (offset here, offset there, bytes) into a contiguous array. Unvalidated.
 
         Measured against numpy's assignment, memoryview slices, process_vm_readv and torch on two
         cores with a busy main thread: `ctypes.memmove` is as fast as any alone, leaves the
         interpreter free while it copies, and a whole page amortises the call.
         """
-        source, target = self._pages.ctypes.data, into.ctypes.data
+        source, target = self._pages.ctypes.data, in_memory(into).ctypes.data
         for from_byte, to_byte, n_bytes in runs:
             ctypes.memmove(target + to_byte, source + from_byte, n_bytes)
 
@@ -122,6 +123,8 @@ class PageReader:
 
 class PeerPages(PageReader):
     """A peer's region, mapped read-only from a descriptor that it passed."""
+
+    lifeline: int | None = None  # it outlives its owner
 
     def __init__(self, fd: int, n_pages: int, page_bytes: int) -> None:
         """Does not keep `fd`. Raises ValueError if the file could not be trusted to stay whole
@@ -145,6 +148,13 @@ def _too_large(n_pages: int, page_bytes: int, available: int, flag: str) -> Setu
         f"{n_pages} pages of {page_bytes} bytes need {file_bytes(n_pages, page_bytes)} bytes of "
         f"memory and {available} are available: lower {flag}"
     )
+
+
+def in_memory(pages: PageArray) -> NDArray[np.uint8]:
+    """The array that they are. InvariantBroken: they are on a device."""
+    if not isinstance(pages, np.ndarray):
+        raise InvariantBroken("pages of a device, where a CPU copies")
+    return pages
 
 
 def views(

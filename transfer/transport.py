@@ -35,7 +35,9 @@ class Backend(Protocol):
         """Serve the region. The door's address, or None where this kind of memory has none."""
         ...
 
-    def reaches(self, remote: RegionKey) -> bool: ...
+    def obstacle(self, remote: RegionKey) -> str:
+        """Why this way does not lead there, for people; empty: it does."""
+        ...
 
     def start(self, pull: Pull) -> None:
         """Move it, in time. Pages are in range, and local pages are distinct."""
@@ -102,9 +104,8 @@ class PageTransport:
         if fault:
             self._tickets.fail(pull, Reason.INVALID, fault)
         elif backend is None:
-            ours = ", ".join(backend.name for backend in self._backends)
-            theirs = ", ".join(sorted(remote.doors))
-            self._tickets.fail(pull, Reason.UNREACHABLE, f"doors: {theirs} there, {ours} here")
+            ways = (f"{backend.name}: {backend.obstacle(remote)}" for backend in self._backends)
+            self._tickets.fail(pull, Reason.UNREACHABLE, "; ".join(ways))
         else:
             backend.start(pull)
         return pull.ticket
@@ -159,4 +160,4 @@ class PageTransport:
         return self._regions[local.region]
 
     def _backend(self, remote: RegionKey) -> Backend | None:
-        return next((backend for backend in self._backends if backend.reaches(remote)), None)
+        return next((way for way in self._backends if not way.obstacle(remote)), None)

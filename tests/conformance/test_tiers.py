@@ -35,7 +35,7 @@ def test_a_peer_pulls_from_host_memory(name: Name, tmp_path: Path) -> None:
     with Reader(name, tmp_path) as reader:
         copies = [Copy(PageId(page), 7, PageId(60 + page)) for page in range(4)]
         assert reader.pull(key, copies) == (Status.DONE, "")
-        assert (reader.memory.pages[60:] == memory.pages).all()
+        assert (reader.pages[60:] == memory.pages).all()
     owner.close()
     memory.close()
 

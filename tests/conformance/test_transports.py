@@ -27,7 +27,8 @@ from tests.conformance.transports_reader import (
 from transfer.api import Copy, Status
 from transfer.tickets import Reason
 
-NAMES: tuple[Name, ...] = ("shm", "tcp", "auto")
+NAMES: tuple[Name, ...] = ("shm", "tcp", "auto", "cuda")
+SOCKET_FILES = {"shm": ["0wner.pages"], "tcp": [], "auto": ["0wner.pages"], "cuda": ["0wner.cuda"]}
 
 
 @pytest.fixture(params=NAMES, scope="module")
@@ -53,7 +54,7 @@ def test_pulled_pages_are_what_their_owner_wrote(
         assert reader.pull(peer.key, copies) == (Status.DONE, "")
         assert reader.holds(copies)
         others = set(range(64)) - {copy.local for copy in copies}
-        assert not reader.memory.pages[sorted(others)].any()
+        assert not reader.pages[sorted(others)].any()
         stats = reader.transport.stats()
         assert (stats.pulls_done, stats.pulled_bytes, stats.peers) == (1, 40 * PAGE_BYTES, 1)
         assert stats.failed == {}
@@ -160,7 +161,7 @@ def test_a_process_can_pull_from_itself_and_from_many(name: Name, tmp_path: Path
         assert [reader.finish(ticket) for ticket in tickets] == [Status.DONE] * 2
         assert reader.holds(first + second)
         assert reader.pull(reader.key, own) == (Status.DONE, "")
-        assert (reader.memory.pages[41] == reader.memory.pages[0]).all()
+        assert (reader.pages[41] == reader.pages[0]).all()
 
 
 def test_an_owner_that_is_dead_or_never_lived_fails_the_pull(name: Name, tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_an_owner_that_is_dead_or_never_lived_fails_the_pull(name: Name, tmp_pat
 
 
 def test_an_owner_killed_after_connecting(name: Name, tmp_path: Path) -> None:
-    """Mapped memory outlives its owner; a socket does not."""
+    """Mapped memory outlives its owner; a socket and a device's memory do not."""
     with (
         OwnerProcess(name, tmp_path) as owner,
         Reader(name, tmp_path, timeout_s=TIMEOUT_S) as reader,
@@ -184,7 +185,7 @@ def test_an_owner_killed_after_connecting(name: Name, tmp_path: Path) -> None:
         copies = copies_of(owner.do("write", range(64)), range(64))
         reader.connect(owner.key)
         owner.kill()
-        if name == "tcp":
+        if name in ("tcp", "cuda"):
             assert reader.pull(owner.key, copies)[0] is Status.FAILED
         else:
             assert reader.pull(owner.key, copies) == (Status.DONE, "")
@@ -254,9 +255,9 @@ def test_nothing_is_written_after_a_cancelled_pull_is_final(
             reader.transport.cancel(ticket)
             reader.transport.cancel(ticket)
             ended.append(reader.finish(ticket))
-            reader.memory.pages[:] = 0
+            reader.pages[:] = 0
             time.sleep(0.05)
-            assert not reader.memory.pages.any()
+            assert not reader.pages.any()
             reader.transport.cancel(ticket)
         assert Status.FAILED in ended  # one may be done before it can be cancelled
         assert reader.transport.stats().failed == {Reason.CANCELLED: ended.count(Status.FAILED)}
@@ -275,9 +276,7 @@ def test_close_fails_what_is_in_flight_and_leaves_nothing_behind(
             _close_in_flight(name, tmp_path, (owner.key, unheard), copies)
         until(lambda: _fds() <= fds)
         assert threading.active_count() == threads
-        assert [path.name for path in tmp_path.iterdir()] == (
-            [] if name == "tcp" else ["0wner.pages"]
-        )
+        assert [path.name for path in tmp_path.iterdir()] == SOCKET_FILES[name]
 
 
 def test_a_forgotten_owner_s_memory_is_given_back(
@@ -296,20 +295,20 @@ def test_a_forgotten_owner_s_memory_is_given_back(
 
 
 def test_reused_pages_are_never_taken_for_the_announced_ones(name: Name, tmp_path: Path) -> None:
-    """Ten thousand pages, under an owner that reuses half of them as fast as it can."""
-    n, small = 512, SMALL_PAGE_BYTES
+    """Ten thousand pages, under an owner that reuses some of them as fast as it can."""
+    n, n_hot, small = 512, 32, SMALL_PAGE_BYTES
     rng = random.Random(2)
     with (
         OwnerProcess(name, tmp_path, pages=n, page_bytes=small) as owner,
         Reader(name, tmp_path, pages=n, page_bytes=small) as reader,
     ):
         owner.do("write", range(n))
-        owner.do("churn", range(n // 2))
+        owner.do("churn", range(n_hot))
         ended = {Status.DONE: 0, Status.FAILED: 0}
         n_pulled = 0
         while n_pulled < 10_000:
             # Mostly pages that rest; a few of those that are rewritten all the time.
-            pages = rng.sample(range(n // 2, n), 96) + rng.sample(range(n // 2), rng.randrange(4))
+            pages = rng.sample(range(n_hot, n), 96) + rng.sample(range(n_hot), rng.randrange(4))
             copies = copies_of(owner.do("announce", pages), rng.sample(range(n), len(pages)))
             tickets = [reader.start(owner.key, part) for part in (copies[0::2], copies[1::2])]
             for ticket, part in zip(tickets, (copies[0::2], copies[1::2]), strict=True):

@@ -109,7 +109,7 @@ def test_a_wire_that_flips_bits_for_ever_fails_the_pull(peer: OwnerProcess, tmp_
         proxy.flip_at, proxy.n_flips = 100_000, 1_000_000
         status, why = reader.pull(through(proxy, peer.key), copies)
         assert (status, why.split(":")[0]) == (Status.FAILED, Reason.REFUSED)
-        assert not reader.memory.pages.any()
+        assert not reader.pages.any()
 
 
 # --- who answers ---------------------------------------------------------------------------------
@@ -196,17 +196,17 @@ def test_what_was_not_asked_for_is_not_written(
         impostor(answer) as key,
         Reader("tcp", tmp_path, pages=1, timeout_s=TIMEOUT_S) as reader,
     ):
-        reader.memory.pages[:] = 9
+        reader.pages[:] = 9
         assert reader.pull(key, ONE)[0] is Status.FAILED
-        assert (reader.memory.pages == 9).all()
+        assert (reader.pages == 9).all()
 
 
 def test_the_honest_answer_is_written(tmp_path: Path) -> None:
     """Shows that the impostors above are refused for their one lie."""
     with impostor(lambda wanted: [here(wanted), GOOD]) as key, Reader("tcp", tmp_path) as reader:
-        reader.memory.pages[:] = 9
+        reader.pages[:] = 9
         assert reader.pull(key, ONE) == (Status.DONE, "")
-        assert not reader.memory.pages[0].any()
+        assert not reader.pages[0].any()
 
 
 def test_a_reply_after_the_cancel_is_counted_and_dropped(tmp_path: Path) -> None:
@@ -218,14 +218,14 @@ def test_a_reply_after_the_cancel_is_counted_and_dropped(tmp_path: Path) -> None
         return [here(wanted), GOOD]
 
     with impostor(answer) as key, Reader("tcp", tmp_path) as reader:
-        reader.memory.pages[:] = 9
+        reader.pages[:] = 9
         ticket = reader.start(key, ONE)
         assert heard.wait(10)
         reader.transport.cancel(ticket)
         assert reader.finish(ticket) is Status.FAILED
         go_on.set()
         until(lambda: reader.transport.stats().late_replies == 1)
-        assert (reader.memory.pages == 9).all()
+        assert (reader.pages == 9).all()
 
 
 def test_a_reader_that_stood_still_blames_nobody(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import resource
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 from common.ids import InstanceId
 from common.messages import RegionKey
 from common.rundir import host_id
+from tests.conformance.fake_cuda import Gpu
 from transfer.api import Copy
+from transfer.cuda_memory import DevicePages
 from transfer.memory import Fence, SharedPages
 from transfer.open import open_transport
 
@@ -32,7 +35,7 @@ def content(page: int, generation: int, page_bytes: int) -> NDArray[np.uint8]:
 class Owner:
     """Writes pages as a worker does: raise the generation, fence, write, announce."""
 
-    def __init__(self, memory: SharedPages) -> None:
+    def __init__(self, memory: SharedPages | DevicePages) -> None:
         self.memory = memory
         self.fence = Fence()
         self.announced = [0] * memory.pages.shape[0]
@@ -64,7 +67,7 @@ class Owner:
             self.thread.join()
 
 
-def main() -> None:
+def main() -> None:  # noqa: PLR0915  one order after the other
     parser = argparse.ArgumentParser()
     parser.add_argument("--transport", required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -72,8 +75,13 @@ def main() -> None:
     parser.add_argument("--pages", type=int, required=True)
     parser.add_argument("--page-bytes", type=int, required=True)
     parser.add_argument("--timeout-s", type=float, required=True)
+    parser.add_argument("--gpu", type=partial(msgspec.json.decode, type=Gpu))
     args = parser.parse_args()
-    memory = SharedPages(args.pages, args.page_bytes)
+    device = None if args.gpu is None else args.gpu.open()[1]
+    if device is None:
+        memory = SharedPages(args.pages, args.page_bytes)
+    else:
+        memory = DevicePages(device, args.pages, args.page_bytes)
     owner = Owner(memory)
     transport = open_transport(
         args.transport,
@@ -83,6 +91,7 @@ def main() -> None:
         listen_host="127.0.0.1",
         wake=lambda: None,
         progress_timeout_s=args.timeout_s,
+        device=device,
     )
     key = transport.register(memory)
     say(msgspec.to_builtins(key))

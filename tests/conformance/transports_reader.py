@@ -12,16 +12,20 @@ from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from common.ids import InstanceId, PageId
 from common.messages import RegionKey
 from common.rundir import host_id
+from tests.conformance.fake_cuda import FakeCuda, Gpu
 from tests.conformance.transports_owner import content
 from transfer.api import Copy, Status, Ticket
+from transfer.cuda_device import CudaDevice
+from transfer.cuda_memory import DevicePages
 from transfer.memory import SharedPages
 from transfer.open import open_transport
 
-Name = Literal["auto", "shm", "tcp"]
+Name = Literal["auto", "shm", "tcp", "cuda"]
 
 PAGE_BYTES = 368_640  # of the default model
 SMALL_PAGE_BYTES = 8192
@@ -35,7 +39,7 @@ _SCRIPT = Path(__file__).with_name("transports_owner.py")
 class OwnerProcess:
     """A peer in its own process, and the key of its one region."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what it is told, one by one
         self,
         name: Name,
         run_dir: Path,
@@ -44,11 +48,16 @@ class OwnerProcess:
         pages: int = 64,
         page_bytes: int = PAGE_BYTES,
         timeout_s: float = FINAL_S / 2,
+        gpu: Gpu | None = None,
     ) -> None:
         command = [sys.executable, "-P", str(_SCRIPT), "--transport", name]
         command += ["--run-dir", str(run_dir), "--instance", instance]
         command += ["--pages", str(pages), "--page-bytes", str(page_bytes)]
         command += ["--timeout-s", str(timeout_s)]
+        if gpu is None and name == "cuda":
+            gpu = Gpu()
+        if gpu is not None:
+            command += ["--gpu", msgspec.json.encode(gpu).decode()]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -109,9 +118,19 @@ class Reader:
         pages: int = 64,
         page_bytes: int = PAGE_BYTES,
         timeout_s: float = FINAL_S / 2,
+        gpu: Gpu | None = None,
     ) -> None:
+        """`gpu`: where the region lies; of "cuda" it lies on one anyway."""
         self.woken = threading.Event()
-        self.memory = SharedPages(pages, page_bytes)
+        self.cuda: FakeCuda | None = None
+        device: CudaDevice | None = None
+        if gpu is not None or name == "cuda":
+            self.cuda, device = (gpu or Gpu()).open()
+        self.memory: SharedPages | DevicePages
+        if device is None:
+            self.memory = SharedPages(pages, page_bytes)
+        else:
+            self.memory = DevicePages(device, pages, page_bytes)
         self.transport = open_transport(
             name,
             instance=InstanceId("reader"),
@@ -120,6 +139,7 @@ class Reader:
             listen_host="127.0.0.1",
             wake=self.woken.set,
             progress_timeout_s=timeout_s,
+            device=device,
         )
         self.key = self.transport.register(self.memory)
 
@@ -129,6 +149,16 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self.transport.close()
         self.memory.close()
+        if self.cuda is not None:
+            self.cuda.end_process()
+
+    @property
+    def pages(self) -> NDArray[np.uint8]:
+        """The region's memory, wherever it lies."""
+        if isinstance(self.memory, SharedPages):
+            return self.memory.pages
+        assert self.cuda is not None
+        return self.cuda.look(self.memory.pages.address, self.memory.pages.shape)
 
     def start(self, remote: RegionKey, copies: Sequence[Copy]) -> Ticket:
         return self.transport.pull(remote.owner, remote, self.key, tuple(copies))
@@ -156,11 +186,9 @@ class Reader:
 
     def holds(self, copies: Iterable[Copy]) -> bool:
         """Are the local pages, byte for byte, what was announced?"""
+        pages = self.pages
         return all(
-            np.array_equal(
-                self.memory.pages[copy.local],
-                content(copy.remote, copy.generation, self.memory.pages.shape[1]),
-            )
+            np.array_equal(pages[copy.local], content(copy.remote, copy.generation, pages.shape[1]))
             for copy in copies
         )
 

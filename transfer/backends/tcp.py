@@ -65,8 +65,8 @@ class TcpBackend:
         self._exports[number] = region
         return self._door
 
-    def reaches(self, remote: RegionKey) -> bool:
-        return self.name in remote.doors
+    def obstacle(self, remote: RegionKey) -> str:
+        return "" if self.name in remote.doors else "its pages are not offered so"
 
     def start(self, pull: Pull) -> None:
         if not self._inbox.put(pull):

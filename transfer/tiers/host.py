@@ -93,8 +93,9 @@ class LocalBackend:
         self._regions[number] = region
         return _HERE
 
-    def reaches(self, remote: RegionKey) -> bool:
-        return remote.owner == self._instance and remote.doors.get(self.name) == _HERE
+    def obstacle(self, remote: RegionKey) -> str:
+        here = remote.owner == self._instance and remote.doors.get(self.name) == _HERE
+        return "" if here else "memory of another process"
 
     def start(self, pull: Pull) -> None:
         if pull.remote.region not in self._regions:

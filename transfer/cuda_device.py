@@ -1,0 +1,113 @@
+# ruff: noqa: N802  CuPy's names
+"""A CUDA device, by the few calls of `cupy.cuda.runtime` that moving pages takes.
+
+CuPy is imported where a device is opened and nowhere before: machines without a GPU lack it. Must
+not know what a page is.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib import import_module
+from typing import Protocol, cast
+
+from common.errors import InvariantBroken, SetupError
+
+_NON_BLOCKING = 1  # cudaStreamNonBlocking: the default stream and this one do not wait for another
+_ANY_WAY = 4  # cudaMemcpyDefault: addresses say on which device they are, or that on none
+
+
+class Runtime(Protocol):
+    """What is used of `cupy.cuda.runtime`. Addresses and streams are numbers; what CUDA refuses is
+    a RuntimeError. Of a thread, calls concern the device that it made current."""
+
+    def getDeviceCount(self) -> int: ...
+    def deviceGetPCIBusId(self, device: int, /) -> str: ...
+    def deviceCanAccessPeer(self, device: int, peerDevice: int, /) -> int: ...
+    def setDevice(self, device: int, /) -> None: ...
+    def malloc(self, size: int, /) -> int: ...
+    def free(self, ptr: int, /) -> None: ...
+    def ipcGetMemHandle(self, devPtr: int, /) -> bytes: ...
+    def ipcOpenMemHandle(self, handle: bytes, /) -> int: ...
+    def ipcCloseMemHandle(self, devPtr: int, /) -> None: ...
+    def memcpyAsync(self, dst: int, src: int, size: int, kind: int, stream: int, /) -> None: ...
+    def memsetAsync(self, ptr: int, value: int, size: int, stream: int, /) -> None: ...
+    def streamCreateWithFlags(self, flags: int, /) -> int: ...
+    def streamSynchronize(self, stream: int, /) -> None: ...
+    def streamDestroy(self, stream: int, /) -> None: ...
+
+
+def cupy_runtime() -> Runtime:
+    """Raises SetupError: there is no CuPy."""
+    try:
+        return cast("Runtime", import_module("cupy.cuda").runtime)
+    except ImportError as error:
+        raise SetupError(
+            f"pages on a GPU need CuPy: pip install 'baton-serving[cuda]' ({error})"
+        ) from error
+
+
+class CudaDevice:
+    """One of the devices that this process sees.
+
+    bus_id     where it is on the PCI bus: the same in every process of the host, whatever number
+               the device has there
+    reachable  bus ids of the devices whose memory it can read, its own among them
+    """
+
+    def __init__(self, runtime: Runtime, number: int) -> None:
+        """Raises SetupError: there is no such device."""
+        try:
+            n_devices = runtime.getDeviceCount()
+            if not 0 <= number < n_devices:
+                raise SetupError(f"there is no device cuda:{number}: {n_devices} are visible")
+            self.bus_id = runtime.deviceGetPCIBusId(number)
+            self.reachable = frozenset(
+                runtime.deviceGetPCIBusId(other)
+                for other in range(n_devices)
+                if other == number or runtime.deviceCanAccessPeer(number, other)
+            )
+        except RuntimeError as error:
+            raise SetupError(f"device cuda:{number}: {error}") from error
+        self.number = number
+        self._runtime = runtime
+
+    def current(self) -> Runtime:
+        """For calls that concern this device, in this thread, now."""
+        self._runtime.setDevice(self.number)
+        return self._runtime
+
+
+class CudaStream:
+    """Copies on a device, in order, beside whatever else it computes."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self._stream: int | None = device.current().streamCreateWithFlags(_NON_BLOCKING)
+
+    def copy(self, runs: Iterable[tuple[int, int, int]]) -> None:
+        """Begin to copy (to, from, bytes): addresses of memory or of any device, valid until
+        `finish`."""
+        runtime, stream = self._device.current(), self._open()
+        for to, source, n_bytes in runs:
+            runtime.memcpyAsync(to, source, n_bytes, _ANY_WAY, stream)
+
+    def clear(self, address: int, n_bytes: int) -> None:
+        """Begin to fill it with zeros."""
+        self._device.current().memsetAsync(address, 0, n_bytes, self._open())
+
+    def finish(self) -> None:
+        """Returns when all that was begun is done, and seen by whoever is told so. RuntimeError:
+        the device has failed, for good."""
+        self._device.current().streamSynchronize(self._open())
+
+    def close(self) -> None:
+        """When nothing is under way. Idempotent."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with suppress(RuntimeError):  # the device has failed, and its streams with it
+                self._device.current().streamDestroy(stream)
+
+    def _open(self) -> int:
+        if self._stream is None:
+            raise InvariantBroken("a stream was used after it was closed")
+        return self._stream
