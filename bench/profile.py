@@ -11,14 +11,14 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
-from bench import reasons
+from bench import api_key, reasons
 from bench.client import Target
 from bench.exits import FAILED_EXIT, USAGE_EXIT
 from bench.flag_types import Parser, json_object, positive, url
@@ -70,10 +70,11 @@ class Served:
         return bool(self.of(_PREFILL))
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], environ: Mapping[str, str] = api_key.NO_VARIABLES) -> int:
     """Returns 1 where the server fails, what it says is not enough, or nothing can be written; 2
     where a flag makes no sense."""
     options = parse(argv)
+    api_key.complete(options, environ)
     began = time.perf_counter()
     try:
         if options.output is not None:
@@ -124,7 +125,10 @@ async def profiled(
     _n_pages(options, served)
     owed = _OWED_NOTHING if served.is_baton else {}  # other servers refuse fields unknown to them
     target = Target(
-        base_url=options.base_url, model=served.model, extra_body=owed | options.extra_body
+        base_url=options.base_url,
+        model=served.model,
+        headers=api_key.authorization(options),
+        extra_body=owed | options.extra_body,
     )
     rounds: list[Probes] = []
     most_others = 0
@@ -271,7 +275,7 @@ def _n_pages(options: argparse.Namespace, served: Served) -> int:
 
 async def _served(options: argparse.Namespace) -> Served:
     """Raises ValueError where it is not OpenAI-compatible."""
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(headers=api_key.authorization(options)) as session:
         async with session.get(f"{options.base_url}/v1/models") as response:
             status, text = response.status, await response.text()
         metrics = await _metrics(session, options.base_url)
@@ -300,6 +304,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--base-url", type=url, default="http://127.0.0.1:8000", help="[http://127.0.0.1:8000]"
     )
+    api_key.add_flag(parser)
     parser.add_argument("--output", type=Path, help="file of the costs, JSON [printed only]")
     parser.add_argument("--rounds", type=positive, default=1, help="of all that is asked [1]")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts [0]")

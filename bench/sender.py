@@ -28,6 +28,7 @@ def open_session(target: Target) -> aiohttp.ClientSession:
     wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     return aiohttp.ClientSession(
+        headers=target.headers,
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=target.timeout_s),
         read_bufsize=1 << 20,

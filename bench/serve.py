@@ -9,7 +9,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -17,7 +17,7 @@ import aiohttp
 import numpy as np
 import uvloop
 
-from bench import load, reasons, report, serve_flags, workloads
+from bench import api_key, load, reasons, report, serve_flags, workloads
 from bench.arrivals import Arrivals
 from bench.client import Outcome, Request, Target
 from bench.exits import FAILED_EXIT, INTERRUPTED_EXIT, USAGE_EXIT
@@ -37,10 +37,10 @@ _HOW_TO_BE_OWED_NOTHING = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], environ: Mapping[str, str] = api_key.NO_VARIABLES) -> int:
     """Returns 1 if the server failed requests, or a result could not be saved; 2 if a flag names a
     file that cannot be read or written; 130 if Ctrl-C ended it."""
-    options = serve_flags.parse(argv)
+    options = serve_flags.parse(argv, environ)
     try:
         _check(options)
     except ValueError as error:
@@ -131,7 +131,7 @@ async def _served(options: argparse.Namespace, stop: asyncio.Event) -> dict[str,
 async def _first_model(options: argparse.Namespace) -> dict[str, Any]:
     """Raises ValueError, with what the server said, if it is no OpenAI-compatible server."""
     async with (
-        aiohttp.ClientSession(headers=dict(options.header)) as session,
+        aiohttp.ClientSession(headers=serve_flags.headers(options)) as session,
         session.get(f"{options.base_url}/v1/models") as response,
     ):
         status, text = response.status, await response.text()

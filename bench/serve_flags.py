@@ -2,9 +2,9 @@
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from bench import workloads
+from bench import api_key, workloads
 from bench.arrivals import Arrivals, RampUp
 from bench.client import ENDPOINTS, Backend, Target
 from bench.flag_types import (
@@ -25,7 +25,11 @@ OWN_LENGTHS = ("sharegpt", "custom")  # their answers end where the model ends t
 
 
 def parse(
-    argv: Sequence[str], *, prog: str = "baton bench serve", also: Sequence[str] = ()
+    argv: Sequence[str],
+    environ: Mapping[str, str] = api_key.NO_VARIABLES,
+    *,
+    prog: str = "baton bench serve",
+    also: Sequence[str] = (),
 ) -> argparse.Namespace:
     """Exits where flags are unknown or contradict one another, as argparse does.
 
@@ -44,7 +48,13 @@ def parse(
     if rest:
         parser.refuse(rest, also)
     _complete(options, parser)
+    api_key.complete(options, environ)
     return options
+
+
+def headers(options: argparse.Namespace) -> dict[str, str]:
+    """Of every request."""
+    return {**api_key.authorization(options), **dict(options.header)}
 
 
 def _complete(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -75,7 +85,7 @@ def target(options: argparse.Namespace, model: str) -> Target:
         model=model,
         backend=options.backend,
         endpoint=options.endpoint,
-        headers=dict(options.header),
+        headers=headers(options),
         extra_body=options.extra_body,
         ignore_eos=options.ignore_eos,
         temperature=options.temperature,
@@ -115,6 +125,7 @@ def _add_target(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--tokenizer", help="a tokenizer.json, its directory or hub id [the server's /tokenize]"
     )
+    api_key.add_flag(group)
     group.add_argument(
         "--header", type=_pair, nargs="+", action="extend", default=[], metavar="NAME=VALUE"
     )

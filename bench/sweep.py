@@ -12,7 +12,7 @@ import math
 import sys
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -20,6 +20,7 @@ import aiohttp
 import numpy as np
 
 from bench import (
+    api_key,
     comparison,
     load,
     reasons,
@@ -47,10 +48,10 @@ REFUSALS = frozenset({"http_429", "http_503"})
 Measure = Callable[[Setting], Awaitable[Point]]
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], environ: Mapping[str, str] = api_key.NO_VARIABLES) -> int:
     """Returns 1 if a server failed requests otherwise than by refusing them, or a file could not be
     written in the end; 2 where a flag names what cannot be read or written."""
-    options = sweep_flags.parse(argv)
+    options = sweep_flags.parse(argv, environ)
     try:
         _check(options)
         store = Store(options.result_dir, sweep_flags.configuration(options))
@@ -228,7 +229,7 @@ class Meter:
     async def _model(self, server: str) -> dict[str, Any]:
         """What it lists first. Raises ValueError where it is not OpenAI-compatible."""
         url = f"{self._options.server[server]}/v1/models"
-        headers = dict(self._options.header)
+        headers = serve_flags.headers(self._options)
         try:
             async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as told:
                 status, text = told.status, await told.text()

@@ -4,11 +4,11 @@ Pure; must not import anything of the engine.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import serve_flags
+from bench import api_key, serve_flags
 from bench.comparison import Design
 from bench.flag_types import Parser, above, list_of, positive, url
 from bench.search import MIN_TOLERANCE, Limits
@@ -22,16 +22,19 @@ _OF_SERVE = (
 """Flags of `baton bench serve` that a sweep decides itself, or has no use for."""
 _OF_JUDGEMENT = (
     *("attainment", "slo_scale", "goodput", "rounds", "tolerance", "start_rate", "num_prompts"),
-    *("num_solo", "num_devices", "request_log", "result_dir", "client_processes"),
+    *("num_solo", "num_devices", "request_log", "result_dir", "client_processes", "api_key"),
 )
-"""Flags that choose or judge points; a point under the same load is the same point without them."""
+"""Flags that choose or judge points, or let us in; a point under the same load is the same point
+without them."""
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
+def parse(
+    argv: Sequence[str], environ: Mapping[str, str] = api_key.NO_VARIABLES
+) -> argparse.Namespace:
     """Exits with 2, and one line on stderr, where a flag makes no sense."""
     parser = _parser()
     own, rest = parser.parse_known_args(argv)
-    options = serve_flags.parse(rest, prog=parser.prog, also=parser.flags)
+    options = serve_flags.parse(rest, environ, prog=parser.prog, also=parser.flags)
     for name in (*_OWN, *_OF_SERVE):
         flag = f"--{name.replace('_', '-')}"
         if any(part == flag or part.startswith(f"{flag}=") for part in rest):

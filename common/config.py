@@ -10,20 +10,14 @@ Must not read files, argv, the environment or the machine, and must not import t
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from common.ids import Role
+from common.sections import HttpOptions, PoolTuning, Section
 from common.spellings import parse_cpus
 from common.values import (
     AdmissionPolicy,
     BlockSize,
-    Bytes,
-    BytesOrNone,
-    ContextTokens,
-    Count,
-    CpuList,
-    DeviceList,
     Disaggregate,
     DType,
     LogLevel,
@@ -35,60 +29,6 @@ from common.values import (
     ToolCallParser,
     TransportName,
 )
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every part of the configuration."""
-
-
-class PoolTuning(Section, frozen=True, kw_only=True):
-    """Every tuning flag, declared once; it exists for both pools and for each.
-
-    None: not given here. A pool's own value wins over the one for both, that over the role's
-    default (`DEFAULTS`).
-    """
-
-    max_num_batched_tokens: Annotated[
-        Count | None, Meta(description="tokens in one pass, of all sequences together")
-    ] = None
-    max_num_seqs: Annotated[Count | None, Meta(description="sequences in one pass, at most")] = None
-    chunk_tokens: Annotated[
-        Count | None,
-        Meta(description="tokens of one prompt (decode: of all beside answers) in one pass"),
-    ] = None
-    kv_cache_memory_bytes: Annotated[
-        Bytes | None, Meta(description="memory of each worker's KV pages, such as 512MiB or 2G")
-    ] = None
-    enable_prefix_caching: Annotated[
-        bool | None, Meta(description="keep finished pages, to be found by their tokens")
-    ] = None
-    kv_host_memory_bytes: Annotated[
-        BytesOrNone | None,
-        Meta(description="host memory of a decode worker for preempted sequences' pages; 0: none"),
-    ] = None
-    quantization: Annotated[
-        Quantization | None,
-        Meta(
-            description="how weights are held: none; int8, per output channel; "
-            "gguf, in the file's own groups (Q4_1, Q8_0)"
-        ),
-    ] = None
-    max_waiting: Annotated[
-        Count | None, Meta(description="requests that a worker queues before it refuses")
-    ] = None
-    threads: Annotated[
-        Count | None, Meta(description="compute threads of each worker [its share of the CPUs]")
-    ] = None
-    cpus: Annotated[
-        CpuList | None,
-        Meta(description="CPUs that the pool's workers share"),
-    ] = None
-    devices: Annotated[
-        DeviceList | None,
-        Meta(
-            description="devices that the pool's workers take in turn",
-        ),
-    ] = None
 
 
 class Tuning(Section, frozen=True, kw_only=True):
@@ -121,57 +61,9 @@ class DecodeConfig(PoolTuning, frozen=True, kw_only=True):
     ] = 1
 
 
-class ModelOptions(PoolTuning, frozen=True, kw_only=True):
-    """What is served. Must be equal in the server and in the workers that join it."""
-
-    model: Annotated[
-        Text | None,
-        Meta(
-            description="directory, .gguf file or hub id [SmolLM2-135M-Instruct, fetched once]",
-        ),
-    ] = None
-    served_model_name: Annotated[
-        Text | None, Meta(description="the model's name in the API [from --model]")
-    ] = None
-    dtype: Annotated[DType, Meta(description="of weights and KV; auto: the model's own")] = "auto"
-    max_model_len: Annotated[
-        ContextTokens | None,
-        Meta(description="tokens of prompt and output together [the model's own]"),
-    ] = None
-    block_size: Annotated[BlockSize, Meta(description="tokens of a KV page")] = 16
-
-
-class ProcessOptions(ModelOptions, frozen=True, kw_only=True):
-    """What every process is told of its surroundings."""
-
-    transport: Annotated[
-        TransportName, Meta(description="how pages travel; auto: the best both sides have")
-    ] = "auto"
-    control_host: Annotated[
-        Text, Meta(description="address where this process's own sockets listen")
-    ] = "127.0.0.1"
-    shutdown_timeout: Annotated[
-        float, Meta(ge=0, le=86400, description="seconds that streams in flight get to finish")
-    ] = 30.0
-    request_log: Annotated[
-        Text | None,
-        Meta(description="file for one JSON line per event of a request's life"),
-    ] = None
-    run_dir: Annotated[
-        Text | None,
-        Meta(description="directory of sockets and worker logs [a temporary one]"),
-    ] = None
-    cache_dir: Annotated[
-        Text | None, Meta(description="where fetched models are kept [the user's]")
-    ] = None
-    log_level: Annotated[LogLevel, Meta(description="least severe line that is logged")] = "info"
-
-
-class ServeConfig(ProcessOptions, frozen=True, kw_only=True):
+class ServeConfig(HttpOptions, frozen=True, kw_only=True):
     """`baton serve`: the pools, the gateway and their supervision."""
 
-    host: Annotated[Text, Meta(description="address of the HTTP API")] = "127.0.0.1"
-    port: Annotated[Port, Meta(description="port of the HTTP API; 0: any")] = 8000
     control_port: Annotated[
         Port, Meta(description="port where workers join; 0: any, shown at start")
     ] = 0
@@ -222,6 +114,7 @@ class ServeConfig(ProcessOptions, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError, naming both fields, where two values contradict each other."""
+        super().__post_init__()
         if self.prefill.kv_host_memory_bytes:
             raise ValueError(
                 f"prefill.kv_host_memory_bytes ({self.prefill.kv_host_memory_bytes}) must be 0: "
@@ -276,6 +169,7 @@ class WorkerConfig(EngineConfig, frozen=True, kw_only=True):
 
     join: str  # ZeroMQ address of the gateway's control socket
     control_host: str
+    control_key_file: str | None
     transport: TransportName
     shutdown_timeout: float  # seconds
     request_log: str | None
@@ -368,6 +262,7 @@ def resolve_worker(
         device=devices[index % len(devices)],
         join=join,
         control_host=config.control_host,
+        control_key_file=config.control_key_file,
         transport=config.transport,
         shutdown_timeout=config.shutdown_timeout,
         request_log=config.request_log,

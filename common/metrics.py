@@ -224,6 +224,9 @@ class GatewayMetrics:
             ("model_name", "decision", "reason"),
             registry=self._registry,
         )
+        self.slow_readers_total = self._counter(
+            "slow_readers_total", "Clients that were cut off since they did not read"
+        )
         self.requests_in_progress = Gauge(
             "baton:num_requests_in_progress",
             "HTTP requests that are being answered",

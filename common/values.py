@@ -30,6 +30,13 @@ Milliseconds = Annotated[
 ]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(min_length=1)]
+Texts = Annotated[tuple[Text, ...], Meta(min_length=1)]
+CertReqs = Literal[0, 1, 2]  # ssl.CERT_NONE, CERT_OPTIONAL, CERT_REQUIRED
+ApiKey = Annotated[str, Meta(pattern=r"^[!-+\-.-~]+\Z")]
+ApiKeys = Annotated[
+    tuple[ApiKey, ...],
+    Meta(min_length=1, description="keys of printable ASCII without spaces, separated by commas"),
+]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 CpuList = Annotated[
     str, Meta(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$", description="CPUs such as 0-3,5")

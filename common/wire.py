@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from common.curve import CurveKey, keep_door
 from common.errors import SetupError
 from common.ids import HostId, InstanceId, Role
 from common.messages import PROTOCOL, AnyMessage, Hello, Peer, ToDecode, ToGateway, ToPrefill
@@ -56,19 +57,22 @@ class Mailbox:
     once after making the mailbox, call `receive` until it returns nothing before waiting on it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - where it listens, for whom, and two bounds
         self,
         instance: InstanceId,
         role: Role,
         *,
         run_dir: Path | None = None,
         listen: str | None = None,
+        curve: CurveKey | None = None,
         high_water: int = HIGH_WATER_MESSAGES,
         max_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         """Binds a socket file in `run_dir` (made, mode 0700) and, at `listen` ("host:port", port
-        0: any), TCP. Raises SetupError where it cannot."""
+        0: any), TCP. With `curve` it speaks to those alone who have that key. Raises SetupError
+        where it cannot."""
         self._instance = instance
+        self._curve = curve
         self._high_water = high_water
         self._max_bytes = max_bytes
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_heard_by(role))
@@ -84,6 +88,9 @@ class Mailbox:
         self._router.set(zmq.ROUTER_MANDATORY, 1)
         self._router.set(zmq.ROUTER_HANDOVER, 1)  # a peer that reconnects replaces its old link
         self._router.set(zmq.MAXMSGSIZE, max_bytes)  # ZeroMQ cuts off whoever sends more
+        if curve is not None:
+            keep_door(self._context, curve)
+            curve.listen(self._router)
         try:
             self.endpoints = tuple(self._bind(run_dir, listen))
         except BaseException:
@@ -115,6 +122,8 @@ class Mailbox:
         # Nobody reads here: what would come fills no memory.
         socket.set(zmq.RCVHWM, 1)
         socket.set(zmq.MAXMSGSIZE, _MAX_ANSWER_BYTES)
+        if self._curve is not None:
+            self._curve.dial(socket)
         try:
             socket.connect(endpoint)
         except zmq.ZMQError:

@@ -28,6 +28,10 @@ _COMMANDS = {
     "fetch": "download the default model, and print where it is",
 }
 _BENCHMARKS = ("serve", "sweep")
+_KEY_WAS_SHOWN = (
+    "--api-key could be seen in `ps` for a moment, and stays in the shell's history; "
+    "--api-key-file FILE and the variable BATON_API_KEY show it nowhere"
+)
 _USAGE_EXIT = 2
 _INTERRUPTED_EXIT = 130
 
@@ -106,7 +110,12 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> Exception:
 def _serve(argv: list[str]) -> int:
     from launch.settings import load_serve
 
-    config = _settled(load_serve(argv, os.environ))
+    told = load_serve(argv, os.environ)
+    from launch.security import hide_arguments
+
+    if hide_arguments():
+        print(f"baton: warning: {_KEY_WAS_SHOWN}", file=sys.stderr)
+    config = _settled(told)
     from launch.local import serve
 
     return serve(config, os.environ)
@@ -119,7 +128,9 @@ def _worker(role: str, argv: list[str]) -> int:
 
     told = load_worker(Role(role), argv, os.environ)
     from launch.checks import check_join
+    from launch.security import check_control
 
+    check_control(told.config)
     check_join(told.join)
     config = resolve_worker(
         _settled(told.config),
@@ -153,11 +164,11 @@ def _bench(argv: list[str]) -> int:
         case ["serve", *rest]:
             from bench.serve import main as run
 
-            return run(rest)
+            return run(rest, os.environ)
         case ["sweep", *rest]:
             from bench.sweep import main as run
 
-            return run(rest)
+            return run(rest, os.environ)
         case ["--help" | "-h"]:
             print(
                 "usage: baton bench serve|sweep [flags]; "
@@ -175,8 +186,10 @@ def _bench(argv: list[str]) -> int:
 def _profile_or_plan(command: str, argv: list[str]) -> int:
     if command == "profile":
         from bench.profile import main as run
-    else:
-        from bench.planning import main as run
+
+        return run(argv, os.environ)
+    from bench.planning import main as run
+
     return run(argv)
 
 

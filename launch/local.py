@@ -19,6 +19,7 @@ import uvloop
 from msgspec.structs import replace
 
 from common.config import ServeConfig, WorkerConfig, resolve
+from common.curve import read_key
 from common.engine.links import Links
 from common.errors import SetupError
 from common.ids import InstanceId, Role
@@ -32,8 +33,11 @@ from common.wire import Mailbox
 from launch.checks import checked
 from launch.gateway.api.admission import Admission
 from launch.gateway.attempts import GatewayOptions
+from launch.gateway.auth import guarded
+from launch.gateway.connection import SEND_BUFFER_BYTES, Limits, connections
 from launch.gateway.engine import Engine
 from launch.gateway.http import create_app
+from launch.security import api_keys, check_control, check_tls, is_loopback, without_secrets
 from launch.supervise import CRASHES, Supervisor
 
 if TYPE_CHECKING:
@@ -48,6 +52,7 @@ _ALL_LOCAL = (
     "--disaggregate always, and --prefill 0 starts no prefill worker: decode workers compute "
     "prompts until one joins; --prefill 1 starts one"
 )
+_OPEN_TO_ALL = "whoever reaches that address may use this server; --api-key-file FILE asks for keys"
 
 _log = logging.getLogger(__name__)
 
@@ -56,10 +61,22 @@ def serve(config: ServeConfig, environ: Mapping[str, str]) -> int:
     """Serve until told to stop. Returns the exit code. `config.model` is a path by now."""
     set_up_logging(config.log_level, Role.GATEWAY)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it would tell its own starts and stops
+    keys = _checked_keys(config)
     identity = checked(config, _workers(config, join=""))
     with _run_dir(config) as run_dir, _listening(config.host, config.port) as listener:
-        local = replace(config, run_dir=str(run_dir))
-        return uvloop.run(_Server(local, identity, run_dir, environ).run(listener))
+        local = replace(config, run_dir=str(run_dir), api_key=keys or None, api_key_file=None)
+        server = _Server(local, identity, run_dir, without_secrets(environ))
+        return uvloop.run(server.run(listener))
+
+
+def _checked_keys(config: ServeConfig) -> tuple[str, ...]:
+    """The API keys. Raises SetupError where who may use the server is not as it must be."""
+    keys = api_keys(config)
+    check_tls(config)
+    check_control(config)
+    if not keys and not is_loopback(config.host):
+        _log.warning(line("no_api_key", host=config.host, detail=_OPEN_TO_ALL))
+    return keys
 
 
 class _Server:
@@ -82,6 +99,7 @@ class _Server:
             Role.GATEWAY,
             run_dir=run_dir,
             listen=f"{config.control_host}:{config.control_port}",
+            curve=None if config.control_key_file is None else read_key(config.control_key_file),
         )
         self._metrics = GatewayMetrics(config.served_model_name or "")
         self._links = Links(self._mailbox, self._hello(), reference=identity)
@@ -157,13 +175,21 @@ class _Server:
         grammars = Grammars(lambda: GrammarTokenizer(text))
         grammars.prepare()
         app = create_app(self._engine, text, config, self._metrics, self._admission, grammars)
+        limits = Limits(
+            slow_reader_s=config.slow_reader_seconds,
+            on_slow_reader=self._metrics.slow_readers_total.inc,
+        )
         self._http = _QuietServer(
             uvicorn.Config(
-                app,
+                guarded(app, config, config.api_key or (), self._metrics),
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                http="httptools",
+                http=connections(limits),
+                ssl_certfile=config.ssl_certfile,
+                ssl_keyfile=config.ssl_keyfile,
+                ssl_ca_certs=config.ssl_ca_certs,
+                ssl_cert_reqs=config.ssl_cert_reqs,
                 ws="none",
                 lifespan="off",
                 timeout_keep_alive=KEEP_ALIVE_S,
@@ -186,7 +212,8 @@ class _Server:
         await self._engine.up(wanted)
         await asyncio.sleep(SETTLE_S)
         host, port = listener.getsockname()[:2]
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if config.ssl_certfile is None else "https"
+        url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
         _log.info(
             line(
                 "ready",
@@ -286,6 +313,7 @@ def _listening(host: str, port: int) -> "Iterator[socket.socket]":
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         try:
             listener.bind((host, port))
         except OSError as error:

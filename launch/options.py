@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from common.config import Section
+from common.sections import Section
 from common.spellings import parse_bytes, parse_cpus
 
 ENV_PREFIX = "BATON_"
 _NEAR = 0.75  # difflib's ratio; from there on it is a slip of the pen, not another word
 
-Value = str | int | float | bool
+Value = str | int | float | bool | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,15 @@ class Option:
     def is_switch(self) -> bool:
         return isinstance(self.kind, inspect.BoolType)
 
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.kind, inspect.VarTupleType)
+
+    @property
+    def is_secret(self) -> bool:
+        """Its value is never shown."""
+        return self.name in _SECRETS
+
     def from_text(self, text: str) -> Value:
         """The value that a flag or a variable spells. Raises ValueError with what was expected."""
         try:
@@ -59,8 +68,8 @@ class Option:
     def check(self, value: object) -> Value:
         """`value` in the field's type. Raises ValueError with what was expected."""
         try:
-            if isinstance(value, str) and self.name in _PARSERS:
-                value = _PARSERS[self.name](value)
+            if isinstance(value, str):
+                value = _texts(value) if self.is_list else _PARSERS.get(self.name, str)(value)
             return msgspec.convert(value, self.annotation)
         except ValueError:  # msgspec's own is one, too
             raise ValueError(f"must be {self.expected}") from None
@@ -105,6 +114,14 @@ def _device_list(text: str) -> str:
     return text
 
 
+def _texts(text: str) -> tuple[str, ...]:
+    """Of "a,b", or a JSON list, as vLLM takes it. Raises ValueError."""
+    if text.startswith("["):
+        return msgspec.json.decode(text, type=tuple[str, ...])
+    return tuple(part.strip() for part in text.split(","))
+
+
+_SECRETS = frozenset({"api_key"})
 _PARSERS: dict[str, Callable[[str], Value]] = {
     "kv_cache_memory_bytes": parse_bytes,
     "kv_host_memory_bytes": parse_bytes,
@@ -161,6 +178,8 @@ def _expected(kind: inspect.Type) -> str:
             return "an integer" + _bounds(low, high)
         case inspect.FloatType(ge=low, le=high):
             return "a number" + _bounds(low, high)
+        case inspect.VarTupleType():
+            return "texts separated by commas, none of them empty"
         case _:
             return "text, and not empty"
 

@@ -25,11 +25,11 @@ ANSWERS = {
     (
         *("--tensor-parallel-size", "--tp-size", "--tp", "--pipeline-parallel-size", "--pp-size"),
         *("--data-parallel-size", "--dp-size", "--enable-expert-parallel"),
-        *("--api-key", "--ssl-keyfile", "--ssl-certfile", "--root-path"),
+        *("--root-path", "--ssl-ciphers", "--enable-ssl-refresh", "--ssl-keyfile-password"),
         *("--enable-lora", "--lora-modules", "--lora-paths", "--speculative-config"),
         "--reasoning-parser",
         *("--kv-cache-dtype", "--load-format", "--revision", "--tokenizer", "--tokenizer-path"),
-        *("--hf-overrides", "--rope-scaling", "--limit-mm-per-prompt", "--allowed-origins"),
+        *("--hf-overrides", "--rope-scaling", "--limit-mm-per-prompt"),
         *("--distributed-executor-backend", "--max-loras", "--task", "--runner"),
     ),
     _NOT_YET,

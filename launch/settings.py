@@ -18,18 +18,10 @@ import msgspec
 import platformdirs
 from msgspec import inspect
 
-from common.config import (
-    DecodeConfig,
-    ModelOptions,
-    PoolTuning,
-    PrefillConfig,
-    ProcessOptions,
-    Section,
-    ServeConfig,
-    tuning,
-)
+from common.config import DecodeConfig, PrefillConfig, ServeConfig, tuning
 from common.errors import SetupError
 from common.ids import Role
+from common.sections import HttpOptions, ModelOptions, PoolTuning, ProcessOptions, Section
 from launch.options import ENV_PREFIX, Option, Value, hint, options_of
 from launch.other_servers import ANSWERS
 
@@ -37,8 +29,15 @@ OPTIONS = options_of(ServeConfig)
 ALIASES = {"prefill": "prefill.workers", "decode": "decode.workers"}
 """Short names of flags and environment variables: `--prefill 2`."""
 
+VLLM_API_KEY = "VLLM_API_KEY"
+"""A variable that is read like BATON_API_KEY, which wins."""
+
+SECRET_VARIABLES = frozenset(o.env for o in OPTIONS.values() if o.is_secret) | {VLLM_API_KEY}
+"""Not to be handed on to other processes."""
+
 _HEADINGS: dict[type[Section], str] = {
     ModelOptions: "the model",
+    HttpOptions: "the HTTP API",
     ServeConfig: "the server",
     PrefillConfig: "the prefill pool",
     DecodeConfig: "the decode pool",
@@ -58,6 +57,10 @@ _ROLES = (Role.PREFILL, Role.DECODE)
 _CONFIG_ENV = f"{ENV_PREFIX}CONFIG"
 _JOIN = re.compile(r"(?:(?:tcp|ipc)://.+|[^/:\s]+:\d+|\[[^\]\s]+\]:\d+)")
 _SERVICE_LINK = re.compile(rf"{ENV_PREFIX}(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
+
+
+_Flags = dict[str, str]
+"""What a command line says, by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def cache_dir(config: ServeConfig) -> Path:
     return Path(config.cache_dir or platformdirs.user_cache_dir("baton")).expanduser()
 
 
-def _load(flags: dict[str, str], environ: Mapping[str, str], *, pool: str = "") -> ServeConfig:
+def _load(flags: _Flags, environ: Mapping[str, str], *, pool: str = "") -> ServeConfig:
     """`pool`: a worker's own section, "decode.", which its tuning flags speak of."""
     file = flags.pop("config", None) or environ.get(_CONFIG_ENV)
     values = _from_file(Path(file)) if file is not None else {}
@@ -118,7 +121,7 @@ def _load(flags: dict[str, str], environ: Mapping[str, str], *, pool: str = "") 
     for key, text in flags.items():
         option = OPTIONS[key]
         owner = pool if option.section is PoolTuning else ""
-        values[owner + key] = _from_text(option, text, f"{option.flag} {text}")
+        values[owner + key] = _from_text(option, text, f"{option.flag} ")
     nested: dict[str, Value | dict[str, Value]] = {key: {} for key in ALIASES}
     for key, value in values.items():
         section, _, name = key.rpartition(".")
@@ -131,17 +134,22 @@ def _load(flags: dict[str, str], environ: Mapping[str, str], *, pool: str = "") 
         raise SetupError(str(error)) from None
 
 
-def _from_text(option: Option, text: str, where: str) -> Value:
+def _from_text(option: Option, text: str, name: str) -> Value:
+    """`name`: where it stands, up to the text: "--port ", "BATON_PORT="."""
     try:
         return option.from_text(text)
     except ValueError as error:
-        raise SetupError(f"{where}: {error}") from None
+        told = name[:-1] if option.is_secret else name + text
+        raise SetupError(f"{told}: {error}") from None
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Value]:
     known = {option.env: option for option in OPTIONS.values()}
     known |= {ENV_PREFIX + alias.upper(): OPTIONS[key] for alias, key in ALIASES.items()}
     values: dict[str, Value] = {}
+    if VLLM_API_KEY in environ:
+        option = OPTIONS["api_key"]
+        values[option.key] = _from_text(option, environ[VLLM_API_KEY], f"{VLLM_API_KEY}=")
     for name, text in sorted(environ.items()):
         if not name.startswith(ENV_PREFIX) or name == _CONFIG_ENV:
             continue
@@ -150,7 +158,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Value]:
         if name not in known:
             near = hint(name, [*known, _CONFIG_ENV])
             raise SetupError(f"unknown environment variable {name}{near}")
-        values[known[name].key] = _from_text(known[name], text, f"{name}={text}")
+        values[known[name].key] = _from_text(known[name], text, f"{name}=")
     return values
 
 
@@ -183,9 +191,11 @@ def _from_table(table: dict[str, object], prefix: str, where: str) -> dict[str, 
             try:
                 values[key] = OPTIONS[key].check(value)
             except ValueError as error:
-                raise SetupError(f"{where}{key} = {value!r}: {error}") from None
+                told = "" if OPTIONS[key].is_secret else f" = {value!r}"
+                raise SetupError(f"{where}{key}{told}: {error}") from None
         else:
-            raise SetupError(f"{where}unknown key {key}{hint(key, [*OPTIONS, *ALIASES])}")
+            remark = _remark(f"--{key.replace('_', '-')}", key, [*OPTIONS, *ALIASES])
+            raise SetupError(f"{where}unknown key {key}{remark}")
     return values
 
 
@@ -237,7 +247,8 @@ def _add_option(add: Callable[..., argparse.Action], option: Option, roles: Sequ
         add(f"--{pool}{dot}no-{name}", **switch, const="false", help=off_text)
         return
     aliases = (f"--{alias}" for alias, key in ALIASES.items() if key == option.key)
-    add(option.flag, *aliases, dest=option.key, metavar=_metavar(option), help=text)
+    several: dict[str, str] = {"nargs": "+", "action": "append"} if option.is_list else {}
+    add(option.flag, *aliases, dest=option.key, metavar=_metavar(option), help=text, **several)
 
 
 def _default_note(option: Option, roles: Sequence[Role]) -> str:
@@ -254,18 +265,37 @@ def _default_text(option: Option, default: object) -> str:
         return "on" if default else "off"
     if option.name.endswith("_bytes") and isinstance(default, int):
         return f"{default / 2**30:g}GiB"
+    if isinstance(default, tuple):
+        return ",".join(cast("tuple[str, ...]", default))
     return str(default)
 
 
-def _parse(parser: _Parser, argv: Sequence[str]) -> dict[str, str]:
+def _parse(parser: _Parser, argv: Sequence[str]) -> _Flags:
     """What was given, by key. `--max_model_len` is read as `--max-model-len`."""
     known, rest = parser.parse_known_args([_kebab(argument) for argument in argv])
     takes_model = "--model" in parser.flags() and not hasattr(known, "model")
     if takes_model and rest and not rest[0].startswith("-"):
         known.model = rest.pop(0)  # as in `vllm serve MODEL`
+        takes_model = False
     if rest:
         raise SetupError(_refusal(rest, parser.flags()))
-    return vars(known)
+    given: dict[str, str | list[list[str]]] = vars(known)
+    return {
+        key: value
+        if isinstance(value, str)
+        else _one_text(OPTIONS[key].flag, value, may_be_model=takes_model)
+        for key, value in given.items()
+    }
+
+
+def _one_text(flag: str, groups: Sequence[Sequence[str]], *, may_be_model: bool) -> str:
+    """Of a list's flag, which may stand several times, each time with several values."""
+    if may_be_model and any(len(group) > 1 for group in groups):
+        raise SetupError(
+            f"{flag}: the last of its values may be meant as the model; separate them by commas, "
+            "or name the model first"
+        )
+    return ",".join(value for group in groups for value in group)
 
 
 def _refusal(rest: Sequence[str], known: Sequence[str]) -> str:
@@ -274,8 +304,13 @@ def _refusal(rest: Sequence[str], known: Sequence[str]) -> str:
     if unknown is None:
         return f"unexpected argument {rest[0]!r}: every setting has a flag"
     name = unknown.partition("=")[0]
-    answer = ANSWERS.get(name) or ANSWERS.get(name.replace("--no-", "--"))
-    return f"unknown flag {name}" + (f": {answer}" if answer else hint(name, known))
+    return f"unknown flag {name}{_remark(name, name, known)}"
+
+
+def _remark(flag: str, name: str, known: Iterable[str]) -> str:
+    """What to say of an unknown one: what another server's is here, or which known one is near."""
+    answer = ANSWERS.get(flag) or ANSWERS.get(flag.replace("--no-", "--"))
+    return f": {answer}" if answer else hint(name, known)
 
 
 def _kebab(argument: str) -> str:

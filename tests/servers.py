@@ -88,9 +88,13 @@ class RunningServer:
     def _left(self) -> list[str]:
         processes = [f"process {pid}: {_command(pid)}" for pid in self.processes()]
         files = [str(path) for path in self.tmp.iterdir()]
+        return processes + files + self.shared_memory()
+
+    def shared_memory(self) -> list[str]:
+        """What has come into /dev/shm since its start, and nobody who lives uses."""
         shared = [f"/dev/shm/{name}" for name in _shm_names() - self.shm_before]
         others = _mapped_by_the_living() if shared else set[str]()
-        return processes + files + [path for path in shared if path not in others]
+        return [path for path in shared if path not in others]
 
 
 @contextmanager

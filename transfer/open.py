@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, assert_never
 
+from common.curve import CurveKey
 from common.ids import HostId, InstanceId
 from transfer.backends.cuda_ipc import CudaBackend
 from transfer.backends.shm import ShmBackend
@@ -23,20 +24,21 @@ def open_transport(  # noqa: PLR0913 - a process's whole place in the world, nam
     run_dir: Path,
     listen_host: str,
     wake: Callable[[], None],
+    curve: CurveKey | None = None,
     progress_timeout_s: float = 5.0,
     device: CudaDevice | None = None,
 ) -> PageTransport:
     """`host` is `common.rundir.host_id()`. `run_dir` is made private, and holds one socket file;
-    `listen_host` is an address of this machine that its peers can reach. A pull fails when no
-    byte of it has come for `progress_timeout_s`. `device`: where the regions lie that will be
-    registered; None: in memory. Raises SetupError."""
+    `listen_host` is an address of this machine that its peers can reach; those without the key
+    `curve` get nothing there. A pull fails when no byte of it has come for `progress_timeout_s`.
+    `device`: where the regions lie that will be registered; None: in memory. Raises SetupError."""
     tickets = Tickets(wake)
 
     def shm() -> ShmBackend:
         return ShmBackend(instance, host, run_dir, tickets, progress_timeout_s)
 
     def tcp() -> TcpBackend:
-        return TcpBackend(instance, listen_host, tickets, progress_timeout_s)
+        return TcpBackend(instance, listen_host, tickets, progress_timeout_s, curve)
 
     def cuda() -> CudaBackend:
         return CudaBackend(device, instance, host, run_dir, tickets, progress_timeout_s)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.curve import CurveKey
 from common.engine.events import Event, PeerDown, PeerUp, Pull, Spill, TicketFinal
 from common.errors import InvariantBroken
 from common.ids import InstanceId, TicketId
@@ -36,6 +37,7 @@ def open_pulls(  # noqa: PLR0913  a worker's memory and its place in the world, 
     run_dir: Path,
     listen_host: str,
     wake: Callable[[], None],
+    curve: CurveKey | None = None,
     host_memory: Region | None = None,
 ) -> "Pulls":
     """Pulls into `pool` on a transport of their own; see `transfer.open`. Raises SetupError.
@@ -48,6 +50,7 @@ def open_pulls(  # noqa: PLR0913  a worker's memory and its place in the world, 
         run_dir=run_dir,
         listen_host=listen_host,
         wake=wake,
+        curve=curve,
     )
     if host_memory is None:
         return Pulls(transport, pool)

@@ -36,7 +36,10 @@ _RETRY_S = 0.005  # first wait when a link does not stand yet; doubles
 _HELLO_S = 0.1  # first wait for the answer to a Hello; doubles
 _MAX_WAIT_S = 1.0
 _REMIND_S = 10.0  # between log lines about a gateway that does not answer
-_HINT = "if that is the HTTP port: the one to join is join= in the server's log (--control-port)"
+_HINT = (
+    "if that is the HTTP port: the one to join is join= in the server's log (--control-port); "
+    "--control-key-file must be the server's"
+)
 
 _log = logging.getLogger(__name__)
 

@@ -6,12 +6,13 @@ Must not import torch: it is asked before anything is loaded.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.config import EngineConfig, ModelOptions
+from common.config import EngineConfig
 from common.errors import SetupError
 from common.ids import Role
 from common.kv.layout import DTYPE_BYTES, KVSpec, pages_for
 from common.messages import Limits
 from common.model.spec import ModelSpec
+from common.sections import ModelOptions
 
 _GENERATION_BYTES = 8  # of a page, beside its content
 

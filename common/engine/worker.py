@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from common.config import WorkerConfig
+from common.curve import CurveKey, read_key
 from common.engine.constraints import Constraints
 from common.engine.device_thread import DeviceThread
 from common.engine.journal import Journal
@@ -102,6 +103,7 @@ class OpenMover(Protocol):
         run_dir: Path,
         listen_host: str,
         wake: Callable[[], None],
+        curve: CurveKey | None,
         host_memory: Pages | None = None,
     ) -> Mover: ...
 
@@ -281,6 +283,7 @@ class _Worker:
         config, instance, stack = self._config, self._instance, self._stack
         pages, host_pages = memory
         run_dir = self._run_dir()
+        curve = None if config.control_key_file is None else read_key(config.control_key_file)
         wakeup = Wakeup()
         request_log = RequestLog(config.request_log, instance, config.role)
         stack.callback(request_log.close)
@@ -291,10 +294,13 @@ class _Worker:
             run_dir=run_dir,
             listen_host=config.control_host,
             wake=wakeup.ring,
+            curve=curve,
             host_memory=host_pages,
         )
         stack.callback(mover.close)
-        mailbox = Mailbox(instance, config.role, run_dir=run_dir, listen=self._listen())
+        mailbox = Mailbox(
+            instance, config.role, run_dir=run_dir, listen=self._listen(), curve=curve
+        )
         stack.callback(mailbox.close, linger_ms=_GOODBYE_MS)
         limits = size.limits(config)
         hello = Hello(

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from common.engine.events import Event, Note, PeerDown, PeerUp, Received, Send
 from common.engine.links import Links
-from common.errors import BatonError, InvariantBroken, PeerError
+from common.errors import BatonError, ClientError, InvariantBroken, PeerError
 from common.ids import InstanceId, PageHash, Role, TransferId
 from common.kv.prefix import page_hashes
 from common.log import RequestLog
@@ -36,6 +36,9 @@ from launch.gateway.events import (
 from launch.gateway.health import is_hung
 from launch.gateway.transfers import Generate, RequestId
 
+MAX_UNREAD_TOKENS = 65_536
+"""Of a prompt's answers, alternatives to tokens included: what waits for a slow reader."""
+
 
 class Stream:
     """The answer to one prompt, as its reader sees it. Deltas of its samples come interleaved."""
@@ -44,6 +47,7 @@ class Stream:
         self._engine = engine
         self._request = request
         self._deltas: list[Delta] = []
+        self._n_unread: int | None = None  # tokens in them; None: nobody has begun to read
         self._error: BatonError | None = None
         self._arrived = arrived
         self._admitted = False
@@ -62,6 +66,7 @@ class Stream:
         Raises the BatonError that ended the answer early, after the deltas before it.
         """
         deltas, self._deltas = self._deltas, []
+        self._n_unread = 0
         if self._error is not None:
             if not deltas:
                 raise self._error
@@ -85,7 +90,19 @@ class Stream:
                 self._error = action.error
             case Delta():
                 self._deltas.append(action)
+                self._bound(action)
         self._arrived.set()
+
+    def _bound(self, delta: Delta) -> None:
+        """A reader that has begun must keep up: an answer is not kept for it without end."""
+        if self._n_unread is None:
+            return
+        self._n_unread += len(delta.tokens) + sum(len(p.top_tokens) for p in delta.logprobs)
+        if self._n_unread > MAX_UNREAD_TOKENS and self._error is None:
+            self._error = ClientError(
+                f"the answer is read too slowly: {self._n_unread} tokens of it wait", status=408
+            )
+            self._engine.too_slow(self._request)
 
 
 class Engine:
@@ -205,6 +222,11 @@ class Engine:
             self._posted.append(Crashed(instance))
         self._links.lost(instance, time.monotonic())
         self._schedule()
+
+    def too_slow(self, request: RequestId) -> None:
+        """Its reader does not keep up."""
+        self._metrics.slow_readers_total.inc()
+        self.forget(request)
 
     def forget(self, request: RequestId) -> None:
         """The stream's reader has left."""

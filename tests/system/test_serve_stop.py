@@ -16,14 +16,15 @@ pytestmark = pytest.mark.slow
 AT_ONCE_S = 5.0  # on a machine that does other things too
 
 
-def test_told_twice_it_leaves_at_once(default_model: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_told_twice_it_leaves_at_once(default_model: Path, number: signal.Signals) -> None:
     with launched(default_model, *SMALL) as server:
         server.wait_until_ready()
         with streaming(server, 900) as stream:
             next(stream)
-            server.process.send_signal(signal.SIGINT)
+            server.process.send_signal(number)
             next(stream)
-            server.process.send_signal(signal.SIGINT)
+            server.process.send_signal(number)
             began = time.monotonic()
             server.wait()
             assert time.monotonic() - began < AT_ONCE_S
@@ -45,6 +46,7 @@ def test_killed_it_takes_its_workers_with_it(default_model: Path) -> None:
         while server.processes():
             assert time.monotonic() < deadline, server.tail()
             time.sleep(0.05)
+        assert server.shared_memory() == []
 
 
 def test_told_while_it_starts(default_model: Path) -> None:

@@ -8,6 +8,7 @@ import threading
 
 import zmq
 
+from common.curve import CurveKey, keep_door
 from common.ids import InstanceId
 from common.messages import RegionKey
 from transfer.api import Region
@@ -30,24 +31,28 @@ class TcpBackend:
         listen_host: str,
         tickets: Tickets,
         progress_timeout_s: float,
+        curve: CurveKey | None,
     ) -> None:
-        """Listens at a free port of `listen_host`. Raises SetupError where it cannot."""
+        """Listens at a free port of `listen_host`; with `curve`, to those who have that key alone.
+        Raises SetupError where it cannot."""
         self._tickets = tickets
         self._exports: dict[int, Region] = {}
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
+        if curve is not None:
+            keep_door(self._context, curve)
         self._closed = False
         self._bell = Inbox[None]()
         self._inbox = Inbox[Command]()
         try:
-            server = PageServer(self._context, listen_host, instance, self._exports, tickets)
+            server = PageServer(self._context, listen_host, instance, self._exports, tickets, curve)
         except BaseException:
             self._bell.close()
             self._inbox.close()
             self._context.term()
             raise
         self._door = server.address
-        puller = Puller(self._context, self._inbox, tickets, progress_timeout_s)
+        puller = Puller(self._context, self._inbox, tickets, progress_timeout_s, curve)
         self._threads = (
             threading.Thread(
                 target=server.run, args=(self._bell,), name="pages-tcp-server", daemon=True

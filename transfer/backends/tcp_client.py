@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import zmq
 
+from common.curve import CurveKey
 from common.errors import PeerError
 from common.ids import InstanceId
 from common.messages import RegionKey
@@ -50,8 +51,10 @@ class Puller:
         inbox: Inbox[Command],
         tickets: Tickets,
         progress_timeout_s: float,
+        curve: CurveKey | None,
     ) -> None:
         self._context = context
+        self._curve = curve
         self._inbox = inbox
         self._tickets = tickets
         self._progress_timeout_s = progress_timeout_s
@@ -108,7 +111,7 @@ class Puller:
         link = self._links.get(key)
         if link is None:
             try:
-                link = Link(self._context, remote, self._tickets)
+                link = Link(self._context, remote, self._tickets, self._curve)
             except PeerError as error:
                 failed(str(error))
                 return None

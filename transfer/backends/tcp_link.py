@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from common.curve import CurveKey
 from common.errors import PeerError
 from common.messages import PageRef, RegionKey
 from transfer.api import Copy
@@ -60,10 +61,15 @@ class Link:
     """Its `socket` is replaced when it is opened anew: look it up for each wait."""
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", remote: RegionKey, tickets: Tickets
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        remote: RegionKey,
+        tickets: Tickets,
+        curve: CurveKey | None,
     ) -> None:
         """Raises PeerError: the door is no address."""
         self._context = context
+        self._curve = curve
         self._remote = remote
         self._door = remote.doors["tcp"]
         self._tickets = tickets
@@ -253,6 +259,8 @@ class Link:
             socket.set(zmq.IPV6, 1)
             socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
             socket.set(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+            if self._curve is not None:
+                self._curve.dial(socket)
             socket.connect(self._door)
         except zmq.ZMQError as error:
             if socket is not None:

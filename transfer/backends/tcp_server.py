@@ -8,6 +8,7 @@ bounded queues.
 import msgspec
 import zmq
 
+from common.curve import CurveKey
 from common.errors import SetupError
 from common.ids import InstanceId
 from common.messages import PageRef
@@ -46,6 +47,7 @@ class PageServer:
         instance: InstanceId,
         exports: dict[int, Region],
         tickets: Tickets,
+        curve: CurveKey | None,
     ) -> None:
         """Binds. Raises SetupError."""
         if listen_host in _WILDCARDS:
@@ -60,6 +62,8 @@ class PageServer:
         self._router = page_socket(context, zmq.ROUTER, MAX_HEADER_BYTES)
         self._router.set(zmq.ROUTER_MANDATORY, 1)
         self._router.set(zmq.IPV6, int(":" in listen_host))
+        if curve is not None:
+            curve.listen(self._router)
         host = f"[{listen_host}]" if ":" in listen_host else listen_host
         try:
             self._router.bind(f"tcp://{host}:*")

@@ -21,6 +21,7 @@ def refusal(*argv: str, **environ: str) -> str:
     return text
 
 
+KEYS = "keys of printable ASCII without spaces, separated by commas"
 ONLY_CPU = "must be auto or cpu (there is no path for GPUs yet)"
 
 
@@ -84,6 +85,46 @@ def test_bytes_in_every_source(toml: Path) -> None:
     assert serve("--kv-host-memory-bytes", "0").kv_host_memory_bytes == 0
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["some/model", "--api-key", "a", "b"],
+        ["--api-key", "a", "b", "--model", "some/model"],
+        ["--api-key", "a", "--api-key", "b"],
+        ["--api_key=a,b"],
+        ["--api-key", '["a", "b"]'],
+    ],
+)
+def test_several_values_of_a_flag(argv: list[str]) -> None:
+    assert serve(*argv).api_key == ("a", "b")
+
+
+def test_lists_in_other_sources(toml: Path) -> None:
+    assert serve(BATON_API_KEY="a, b").api_key == ("a", "b")
+    assert serve(VLLM_API_KEY="a").api_key == ("a",)
+    assert serve(VLLM_API_KEY="a", BATON_API_KEY="b").api_key == ("b",)
+    toml.write_text('api_key = ["a", "b"]\nallowed_origins = "http://x,http://y"')
+    config = serve("--config", str(toml))
+    assert config.api_key == ("a", "b")
+    assert config.allowed_origins == ("http://x", "http://y")
+    assert config.allowed_methods == ("*",)
+
+
+def test_a_list_does_not_swallow_the_model() -> None:
+    assert refusal("--api-key", "a", "some/model") == (
+        "--api-key: the last of its values may be meant as the model; separate them by commas, or "
+        "name the model first"
+    )
+
+
+def test_a_refusal_does_not_show_a_key() -> None:
+    told = f"must be {KEYS}"
+    assert refusal("--api-key", "my key") == f"--api-key: {told}"
+    assert refusal(BATON_API_KEY="my key") == f"BATON_API_KEY: {told}"
+    assert refusal(BATON_API_KEY="") == f"BATON_API_KEY: {told}"
+    assert refusal(VLLM_API_KEY="my key") == f"VLLM_API_KEY: {told}"
+
+
 def test_slos_are_milliseconds_and_the_gateways_alone(toml: Path) -> None:
     toml.write_text("slo_tpot = 50")
     config = serve("--config", str(toml), "--slo-ttft", "1.5")
@@ -114,7 +155,7 @@ def test_an_unknown_flag_names_the_nearest(argv: list[str], message: str) -> Non
         ),
         ("--no-enable-chunked-prefill", ": not needed: it is always so"),
         ("--trust-remote-code", ": not supported: no code of a model's repository is run"),
-        ("--api-key", ": not supported yet"),
+        ("--root-path", ": not supported yet"),
         ("--nothing-of-the-kind", ""),
     ],
 )
@@ -180,6 +221,26 @@ def test_values_that_contradict_each_other() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--max-streams-per-key", "2"], "max_streams_per_key is nothing without api_key_file or"),
+        (["--ssl-keyfile", "k"], "ssl_keyfile is nothing without ssl_certfile"),
+        (
+            ["--ssl-certfile", "c", "--ssl-ca-certs", "a"],
+            "ssl_ca_certs is nothing without ssl_cert_reqs",
+        ),
+        (
+            ["--ssl-certfile", "c", "--ssl-cert-reqs", "2"],
+            "ssl_cert_reqs is nothing without ssl_ca_certs",
+        ),
+        (["--allow-credentials"], "allow_credentials is nothing without allowed_origins"),
+    ],
+)
+def test_a_value_that_needs_another(argv: list[str], message: str) -> None:
+    assert refusal(*argv).startswith(message)
+
+
 def test_faults_of_the_environment() -> None:
     assert refusal(BATON_PORTS="1") == (
         "unknown environment variable BATON_PORTS; did you mean BATON_PORT?"
@@ -203,6 +264,11 @@ def test_faults_of_the_environment() -> None:
         ("prefill = 2", "prefill is a section: write `workers = ...` under [prefill]"),
         ('port = "80"', "port = '80': must be an integer from 0 to 65535"),
         ("port = true", "port = True: must be an integer from 0 to 65535"),
+        ("api_key = ['a b']", f"api_key: must be {KEYS}"),
+        (
+            "trust_remote_code = true",
+            "unknown key trust_remote_code: not supported: no code of a model's repository is run",
+        ),
         ("port = 1.5", "port = 1.5: must be an integer from 0 to 65535"),
         ("[decode]\nworkers = 99", "decode.workers = 99: must be an integer from 0 to 64"),
         ('enable_prefix_caching = "no"', "enable_prefix_caching = 'no': must be true or false"),
