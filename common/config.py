@@ -24,6 +24,7 @@ from common.values import (
     Milliseconds,
     Port,
     Quantization,
+    ReasoningParser,
     Seed,
     Text,
     ToolCallParser,
@@ -73,6 +74,9 @@ class ServeConfig(HttpOptions, frozen=True, kw_only=True):
     tool_call_parser: Annotated[
         ToolCallParser, Meta(description="how the model writes calls; auto: as its template tells")
     ] = "auto"
+    reasoning_parser: Annotated[
+        ReasoningParser, Meta(description="how the model writes thoughts; none: they are text")
+    ] = "none"
     max_logprobs: Annotated[
         int, Meta(ge=0, le=1000, description="alternatives per token that a client may ask for")
     ] = 20

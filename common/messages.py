@@ -24,7 +24,7 @@ from msgspec import Meta
 from common.ids import HostId, InstanceId, PageHash, PageId, Role, TransferId
 from common.params import FinishReason, SamplingParams, TokenLogprob
 
-PROTOCOL = 4
+PROTOCOL = 5
 
 Natural = Annotated[int, Meta(ge=0, lt=2**31)]
 """A token, a page or an index: what cannot be one is no message."""
@@ -199,6 +199,7 @@ class Prefill(Message, frozen=True, kw_only=True):
     deadline_s: float | None = None  # from here to the first token, where an SLO states one
     refuse_if_late: bool = False  # no answer was promised yet: refuse what would miss `deadline_s`
     alone: bool = False  # passes that it was in have failed: nobody shares its next ones
+    priority: int = 0  # lower ones come first, in line and no further: nobody waits for ever
 
 
 class Expect(Message, frozen=True, kw_only=True):
@@ -215,6 +216,7 @@ class Expect(Message, frozen=True, kw_only=True):
     refuse_if_late: bool = False  # the same
     alone: bool = False  # as in `Prefill`
     tpot_s: float | None = None  # mean seconds between two tokens that the request asks for
+    priority: int = 0  # as in `Prefill`
 
 
 class Accepted(Message, frozen=True, kw_only=True):
@@ -373,6 +375,16 @@ class Resync(Message, frozen=True, kw_only=True):
     """gateway -> worker: send a whole Snapshot"""
 
 
+class ResetPrefixCache(Message, frozen=True, kw_only=True):
+    """gateway -> worker, repeated until answered: nothing that was computed is found again"""
+
+    number: int
+
+
+class PrefixCacheReset(ResetPrefixCache, frozen=True, kw_only=True):
+    """worker -> gateway: answers it"""
+
+
 class Metrics(Message, frozen=True, kw_only=True):
     """worker -> gateway, on a timer: its counters, since its start (see `common.metrics`)"""
 
@@ -380,7 +392,8 @@ class Metrics(Message, frozen=True, kw_only=True):
 
 
 Common = Hello | Welcome | HelloRefused | Goodbye | Heartbeat | Gone
-ToPrefill = Prefill | End | TokensAck | Accept | Release | Resync | PeerLost | Common
-ToDecode = Expect | End | TokensAck | PagesReady | Handoff | Resync | PeerLost | Common
-ToGateway = Accepted | Refused | Tokens | Failed | Snapshot | Metrics | Common
+ToWorker = End | TokensAck | Resync | ResetPrefixCache | PeerLost
+ToPrefill = Prefill | Accept | Release | ToWorker | Common
+ToDecode = Expect | PagesReady | Handoff | ToWorker | Common
+ToGateway = Accepted | Refused | Tokens | Failed | Snapshot | PrefixCacheReset | Metrics | Common
 AnyMessage = ToPrefill | ToDecode | ToGateway

@@ -14,7 +14,12 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
@@ -51,6 +56,11 @@ WORKER_COUNTERS = {
     "request_log_lines_lost_total": "Lines of the request log that could not be written",
     "process_cpu_seconds_total": "CPU time, user and system",
 }
+WORKER_SUMMARIES = {  # each travels as NAME_sum and NAME_count
+    "request_queue_time_seconds": "Prompts' waiting where they are computed, to their first pass",
+    "request_prefill_time_seconds": "From a prompt's first pass to its first token",
+    "request_handoff_time_seconds": "From the first pull of a prompt's pages to the last",
+}
 WORKER_GAUGES = {
     "process_resident_memory_bytes": "Resident memory, shared pages included",
     "kv_host_held_pages": "Pages of host memory that preempted sequences hold",
@@ -59,6 +69,13 @@ WORKER_GAUGES = {
 CONTROL_COUNTERS = tuple(name for name in WORKER_COUNTERS if name.startswith("control_"))
 """Those that a gateway has, too."""
 
+_TOLD = frozenset(
+    (
+        *WORKER_COUNTERS,
+        *WORKER_GAUGES,
+        *(f"{name}_{part}" for name in WORKER_SUMMARIES for part in ("sum", "count")),
+    )
+)
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _LONG_SECONDS = (*_SECONDS, 20, 40, 80, 160, 640, 2560)
 _TOKEN_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1)
@@ -107,6 +124,12 @@ class _WorkerCollector(Collector):
                 gateway, counts = self.gateway
                 counter.add_metric(gateway.labels, control_counters(counts()).get(name, 0))
             yield counter
+        for name, help_text in WORKER_SUMMARIES.items():
+            summary = SummaryMetricFamily(f"baton:{name}", help_text, labels=_WORKER_LABELS)
+            for worker, values in self.values.items():
+                n, total = values.get(f"{name}_count", 0), values.get(f"{name}_sum", 0.0)
+                summary.add_metric(worker.labels, int(n), total)
+            yield summary
         for name, help_text in WORKER_GAUGES.items():
             gauge = GaugeMetricFamily(f"baton:{name}", help_text, labels=_WORKER_LABELS)
             for labels, value in self._told(name):
@@ -168,6 +191,9 @@ class GatewayMetrics:
             "request_time_per_output_token_seconds",
             "Mean time a token after a request's first",
             _TOKEN_SECONDS,
+        )
+        self.request_decode_time_seconds = self._histogram(
+            "request_decode_time_seconds", "From the first token to the last", _LONG_SECONDS
         )
         self.e2e_request_latency_seconds = self._histogram(
             "e2e_request_latency_seconds", "From arrival to the end of the answer", _LONG_SECONDS
@@ -277,9 +303,7 @@ class GatewayMetrics:
     def metrics(self, role: Role, instance: InstanceId, metrics: Metrics) -> None:
         """A worker told its counters. Names that are not known here are left out."""
         self._workers.values[_Worker(role, instance)] = {
-            name: value
-            for name, value in metrics.values
-            if name in WORKER_COUNTERS or name in WORKER_GAUGES
+            name: value for name, value in metrics.values if name in _TOLD
         }
 
     def forget(self, instance: InstanceId) -> None:

@@ -15,6 +15,7 @@ Quantization = Literal["none", "int8", "gguf"]
 BlockSize = Literal[1, 2, 4, 8, 16, 32, 64, 128, 256]
 Disaggregate = Literal["auto", "always", "never"]
 ToolCallParser = Literal["auto", "hermes", "llama3_json", "mistral"]
+ReasoningParser = Literal["none", "deepseek_r1", "qwen3"]
 AdmissionPolicy = Literal["none", "load", "predicted"]
 
 MAX_WAIT_S = 86_400.0  # that anybody can ask for

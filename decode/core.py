@@ -40,6 +40,7 @@ from common.messages import (
     PagesReady,
     Refused,
     Release,
+    ResetPrefixCache,
     Resync,
     TokensAck,
 )
@@ -149,6 +150,8 @@ class DecodeCore:
                 self._digest(sender, message)
             case Resync():
                 self._snapshots.add(sender, now)
+            case ResetPrefixCache():
+                self._outgoing.send(sender, self._snapshots.reset(message))
             case _:  # who lives is the shell's to know; the rest is not said to decode
                 pass
 
@@ -171,12 +174,11 @@ class DecodeCore:
             self._transfers.end(known)
             known = None
         if known is None:
-            reason = refusal(
-                request, tuple(self._intake.queued.values()), self._limits, self._pulse.step_s
-            )
+            queued = tuple(self._intake.queued.values())
+            reason = refusal(request, queued, self._limits, self._pulse.step_s)
             if self._draining and (reason is None or reason.retry_after_s is not None):
                 reason = Refusal("draining", RETRY_MIN_S)
-            reason = reason or self._compute.too_late(request, self._intake.queued.values())
+            reason = reason or self._compute.too_late(request, queued)
             if reason is not None:
                 self._refuse(gateway, request, reason)
                 return

@@ -92,7 +92,8 @@ class Intake:
 
     def _take_number(self, transfer: Transfer) -> None:
         volume = self._holds.claims.volume(transfer)
-        transfer.turn = turn(transfer.queued_after, volume, self._pool.n_pages)
+        priority = transfer.request.priority
+        transfer.turn = turn(transfer.queued_after, volume, self._pool.n_pages, priority)
 
     def _enter(self, transfer: Transfer, now: float) -> bool:
         if transfer.request.prefill is None:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from common.engine.priority import levels
 from common.ids import InstanceId
 from common.kv.layout import pages_for
 from common.messages import Expect, Limits
@@ -19,6 +20,7 @@ from decode.forecast import Foresight, Future, rank
 from decode.state import Sample, Transfer
 
 MAX_PASSED = 8  # times its own memory x time may pass by whoever waits for room
+PRIORITY_PASSES = 1024  # of waiting that a level of priority is worth
 LOOKAHEAD = 4  # handoffs may be in flight for 1/4 more sequences than a pass takes
 RETRY_MIN_S = 1.0
 RETRY_MAX_S = 60.0
@@ -105,14 +107,15 @@ def most_outputs(sample: Sample) -> int:
     return max(sample.params.max_tokens, len(sample.outputs) + 1)
 
 
-def turn(n_passes: int, volume: int, n_pages: int) -> float:
+def turn(n_passes: int, volume: int, n_pages: int, priority: int = 0) -> float:
     """When it is the turn of a request that asks after `n_passes` passes.
 
     Smallest volume of memory first (pages x passes: SVF, arXiv 2606.22327), with ageing: it is
     passed by smaller ones only that come before its turn, and by then no more than `MAX_PASSED`
-    times its own volume can have gone through the pool.
+    times its own volume can have gone through the pool. A priority is a head start, or the
+    opposite, of so many passes.
     """
-    return n_passes + MAX_PASSED * volume / n_pages
+    return n_passes + PRIORITY_PASSES * levels(priority) + MAX_PASSED * volume / n_pages
 
 
 def in_order(transfers: Sequence[Transfer]) -> list[Transfer]:

@@ -34,6 +34,7 @@ from common.messages import (
     Prefill,
     Refused,
     Release,
+    ResetPrefixCache,
     Resync,
 )
 from prefill.compute import Compute
@@ -135,6 +136,8 @@ class PrefillCore:
                 self._digest(sender, message)
             case Resync():
                 self._snapshots.add(sender, now)
+            case ResetPrefixCache():
+                self._transfers.send(sender, self._snapshots.reset(message))
             case _:  # Gone: what decode has forgotten it releases; acks: decode keeps the tokens
                 pass
 
@@ -188,7 +191,7 @@ class PrefillCore:
             request=request,
             gateway=gateway,
             arrived=now,
-            due=due_at(now, len(tokens), request.deadline_s),
+            due=due_at(now, len(tokens), request.deadline_s, request.priority),
             tokens=tokens,
             hashes=hashes,
             reusable=reusable,

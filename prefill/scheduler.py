@@ -3,8 +3,9 @@
 Continuous batching of variable-length chunks under a token budget (Orca's iteration-level
 scheduling applied to prompts; chunks as in Sarathi-Serve). Order is earliest due first. A prompt
 that states no deadline is due in proportion to its length, fixed when it arrives: a short question
-passes a long document, and the document, growing overdue, cannot be passed for ever. How much of
-the document a pass computes while questions with a stated TTFT come is `prefill.pace`'s to say.
+passes a long document, and the document, growing overdue, cannot be passed for ever. A priority is
+a head start, or the opposite. How much of the document a pass computes while questions with a
+stated TTFT come is `prefill.pace`'s to say.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import inf
 
+from common.engine.priority import levels
 from common.ids import TransferId
 from common.kv.layout import pages_for
 from common.messages import Limits
@@ -21,6 +23,7 @@ from prefill.state import Phase, Prompt
 RETRY_MIN_S = 1.0
 DUE_BASE_S = 0.5
 DUE_PER_TOKEN_S = 0.002
+PRIORITY_S = 30.0  # of waiting that a level of priority is worth
 TO_COMPUTE = (Phase.WAITING, Phase.FETCHING, Phase.RUNNING)
 MayStart = Callable[[Prompt], bool]
 SMALL_REST = 2  # a rest of 1/2 of what a pass computes is not worth another one
@@ -51,11 +54,12 @@ class Room:
     owed_at: float  # whoever decode waits for, and is due by then, is owed pages
 
 
-def due_at(arrived: float, n_tokens: int, deadline_s: float | None) -> float:
-    """When the first token is owed."""
+def due_at(arrived: float, n_tokens: int, deadline_s: float | None, priority: int = 0) -> float:
+    """When the first token is owed; of a priority, as if so much more or less had been waited."""
+    since = arrived + PRIORITY_S * levels(priority)
     if deadline_s is not None:
-        return arrived + deadline_s
-    return arrived + DUE_BASE_S + DUE_PER_TOKEN_S * n_tokens
+        return since + deadline_s
+    return since + DUE_BASE_S + DUE_PER_TOKEN_S * n_tokens
 
 
 def order(prompt: Prompt) -> tuple[float, float, str]:

@@ -5,11 +5,13 @@ Must not decide anything; losing it loses no request.
 
 import logging
 import resource
-from collections import Counter
-from collections.abc import Mapping
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from common.engine.events import Note, StepDone, StepFailed
+from common.ids import TransferId
 from common.kv.pages import PagePool
 from common.log import RequestLog, line
 from common.messages import Metrics
@@ -23,6 +25,14 @@ _COUNTED = {
     "context_begin": (("prefix_cache_hits_total", "cached_tokens"),),
 }
 """Note -> counters it raises, by 1 or by one of its fields."""
+_SPANS = {
+    "request_queue_time_seconds": ("queued", "context_begin"),
+    "request_prefill_time_seconds": ("context_begin", "context_end"),
+    "request_handoff_time_seconds": ("migration_begin", "migration_end"),
+}
+"""Summary -> the notes of one attempt that it is from and to."""
+_LAST = ("context_end", "migration_end", "decoding_end", "failed", "aborted")
+_MOST_OPEN = 4096  # attempts whose notes are remembered: of some there will be no more
 
 _log = logging.getLogger(__name__)
 
@@ -30,12 +40,22 @@ _log = logging.getLogger(__name__)
 class Journal:
     """One a worker, used by its loop's thread. Counter names: `common.metrics`."""
 
-    def __init__(self, request_log: RequestLog, host: PagePool | None = None) -> None:
+    def __init__(
+        self,
+        request_log: RequestLog,
+        host: PagePool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`host`: of the worker's host pages."""
         self._request_log = request_log
         self._host = host
         self._counters: Counter[str] = Counter()
         self._seconds = 0.0
+        self._clock = clock
+        self._noted: OrderedDict[tuple[TransferId, int], dict[str, float]] = OrderedDict()
+        self._spans = dict.fromkeys(
+            (f"{name}_{part}" for name in _SPANS for part in ("sum", "count")), 0.0
+        )
 
     def note(self, note: Note) -> None:
         """One line of the request log, one of the debug log, and what is counted of it."""
@@ -46,6 +66,21 @@ class Journal:
             amount = 1 if field is None else note.fields.get(field, 0)
             if isinstance(amount, int):
                 self._counters[counter] += amount
+        self._span(note)
+
+    def _span(self, note: Note) -> None:
+        """How long it is since another note of the attempt, where somebody wants to know."""
+        key, now = (note.transfer, note.attempt), self._clock()
+        noted = self._noted.setdefault(key, {})
+        for name, (begin, end) in _SPANS.items():
+            if note.name == end and begin in noted:
+                self._spans[f"{name}_sum"] += now - noted.pop(begin)
+                self._spans[f"{name}_count"] += 1
+        noted[note.name] = now
+        if note.name in _LAST:
+            del self._noted[key]
+        elif len(self._noted) > _MOST_OPEN:
+            self._noted.popitem(last=False)
 
     def step(self, final: StepDone | StepFailed, n_rows: int) -> None:
         """A pass of `n_rows` rows is final."""
@@ -61,6 +96,7 @@ class Journal:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         values: dict[str, float] = {
             **self._counters,
+            **self._spans,
             **pulls,
             "engine_step_seconds_total": self._seconds,
             "request_log_lines_lost_total": self._request_log.lost_lines,

@@ -9,7 +9,7 @@ from statistics import median
 
 from common.ids import InstanceId, PageHash, Role, StepId
 from common.kv.pages import PagePool
-from common.messages import Hello, Progress, Snapshot
+from common.messages import Hello, PrefixCacheReset, Progress, ResetPrefixCache, Snapshot
 
 HEARTBEAT_BUSY_S = 0.25  # while something is shared with the peer
 HEARTBEAT_IDLE_S = 1.0  # or as seldom as a busy one, if that is more
@@ -132,6 +132,11 @@ class Snapshots:
         """Something may have changed."""
         if self._sequence and self.due is None:
             self.due = now + SNAPSHOT_EVERY_S
+
+    def reset(self, asked: ResetPrefixCache) -> PrefixCacheReset:
+        """The pool forgets what it has; what is held stays, and is found no more."""
+        self._pool.drop_cache()
+        return PrefixCacheReset(number=asked.number)
 
     def take(self, now: float, load: Load) -> list[tuple[InstanceId, Snapshot]]:
         """What to send now. Empty if it is not due, or if nothing has changed after all."""

@@ -9,7 +9,9 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 from common.engine.events import Event, Note, PeerDown, PeerUp, Received, Send
 from common.engine.links import Links
@@ -17,7 +19,15 @@ from common.errors import BatonError, ClientError, InvariantBroken, PeerError
 from common.ids import InstanceId, PageHash, Role, TransferId
 from common.kv.prefix import page_hashes
 from common.log import RequestLog
-from common.messages import Expect, Heartbeat, Metrics, Progress, Snapshot
+from common.messages import (
+    Expect,
+    Heartbeat,
+    Metrics,
+    PrefixCacheReset,
+    Progress,
+    ResetPrefixCache,
+    Snapshot,
+)
 from common.metrics import GatewayMetrics
 from common.wire import Mailbox
 from launch.gateway.attempts import GatewayOptions
@@ -38,6 +48,21 @@ from launch.gateway.transfers import Generate, RequestId
 
 MAX_UNREAD_TOKENS = 65_536
 """Of a prompt's answers, alternatives to tokens included: what waits for a slow reader."""
+RESET_S = 5.0  # for every worker to answer that it has forgotten
+RESEND_S = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class _Reset:
+    """Of the workers' prefix caches."""
+
+    awaited: set[InstanceId]
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def answered(self, worker: InstanceId) -> None:
+        self.awaited.discard(worker)
+        if not self.awaited:
+            self.done.set()
 
 
 class Stream:
@@ -129,6 +154,8 @@ class Engine:
         self._posted: list[GatewayEvent] = []
         self._pump_due = False
         self._closed = False
+        self._resets: dict[int, _Reset] = {}
+        self._reset_numbers = count()
         self._changed = asyncio.Event()  # a worker has come or gone
         self.on_crash: Callable[[BaseException], None] | None = None
         self.on_up: Callable[[InstanceId], None] = _unheard
@@ -178,6 +205,25 @@ class Engine:
         while any(self.workers()[role] < n for role, n in wanted.items()):
             self._changed.clear()
             await self._changed.wait()
+
+    async def reset_prefix_cache(self) -> None:
+        """Until every worker has forgotten the prefixes that it knew. Raises PeerError."""
+        number = next(self._reset_numbers)
+        reset = self._resets[number] = _Reset(set(self._core.fleet.instances()))
+        try:
+            async with asyncio.timeout(RESET_S):
+                while reset.awaited:
+                    for worker in reset.awaited:
+                        message = ResetPrefixCache(number=number)
+                        self._links.send(worker, message, time.monotonic())
+                    self._schedule()  # sends may have used up the socket's edge
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(reset.done.wait(), RESEND_S)
+        except TimeoutError:
+            names = ", ".join(sorted(worker[:8] for worker in reset.awaited))
+            raise PeerError(f"workers that have not answered in {RESET_S:g} s: {names}") from None
+        finally:
+            del self._resets[number]
 
     def workers(self) -> dict[Role, int]:
         """Workers up, by role."""
@@ -288,6 +334,9 @@ class Engine:
             case Received(sender, Snapshot() as told) if sender in self._core.fleet:
                 role = self._core.fleet.hello(sender).peer.role
                 self._metrics.snapshot(role, sender, told)
+            case Received(sender, PrefixCacheReset(number=number)):
+                if number in self._resets:
+                    self._resets[number].answered(sender)
             case Received(sender, Heartbeat(progress=Progress() as progress)):
                 if is_hung(progress):
                     self.lost(sender)
@@ -300,6 +349,8 @@ class Engine:
                 self.on_down(instance)
                 self._metrics.forget(instance)
                 self._changed.set()
+                for reset in self._resets.values():
+                    reset.answered(instance)
             case _:
                 pass
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from common.config import ServeConfig
-from common.errors import BatonError, ClientError, Overloaded, SloMissed, TimedOut
+from common.errors import BatonError, Overloaded, SloMissed, TimedOut
 from common.ids import Role
 from common.log import line
 from common.metrics import CONTENT_TYPE, GatewayMetrics
@@ -46,6 +46,9 @@ from launch.gateway.api.delivery import (
 from launch.gateway.api.docs import ServedLimits, docs_routes
 from launch.gateway.api.errors import envelope, error_response, json_response, status_of
 from launch.gateway.api.forms import Form
+from launch.gateway.api.item_form import ItemForm
+from launch.gateway.api.item_prepare import prepare_items
+from launch.gateway.api.item_request import ItemRequest
 from launch.gateway.api.prepare import Prepared, prepare_chat, prepare_completion
 from launch.gateway.api.requests import (
     ChatRequest,
@@ -60,12 +63,12 @@ from launch.gateway.api.responses import (
     Tokenized,
     encode,
 )
-from launch.gateway.api.served import Served
+from launch.gateway.api.served import Served, check_model
 from launch.gateway.engine import Engine
 from launch.gateway.transfers import Slo
 
 _log = logging.getLogger(__name__)
-_Body = TypeVar("_Body", CompletionRequest, ChatRequest)
+_Body = TypeVar("_Body", CompletionRequest, ChatRequest, ItemRequest)
 
 
 def create_app(
@@ -81,10 +84,12 @@ def create_app(
     routes = [
         Route("/v1/completions", api.completions, methods=["POST"]),
         Route("/v1/chat/completions", api.chat, methods=["POST"]),
+        Route("/v1/responses", api.responses, methods=["POST"]),
         Route("/v1/models", api.models),
         Route("/v1/models/{name:path}", api.model),
         Route("/tokenize", api.tokenize, methods=["POST"]),
         Route("/detokenize", api.detokenize, methods=["POST"]),
+        Route("/reset_prefix_cache", api.reset_prefix_cache, methods=["POST"]),
         Route("/health", api.health),
         Route("/ping", api.health, methods=["GET", "POST"]),
         Route("/ready", api.ready),
@@ -137,12 +142,15 @@ class _Api:
     async def chat(self, request: Request) -> Response:
         return await self._generate(request, ChatRequest, prepare_chat, ChatForm)
 
+    async def responses(self, request: Request) -> Response:
+        return await self._generate(request, ItemRequest, prepare_items, ItemForm)
+
     async def _generate(
         self,
         request: Request,
         kind: type[_Body],
         prepare: Callable[[_Body, Served], Prepared],
-        form_of: type[Form[Any]],
+        form_of: type[Form],
     ) -> Response:
         answer_id = request.scope[REQUEST_ID] = f"{form_of.id_prefix}-{uuid.uuid4().hex}"
         self._admission.enter()
@@ -193,6 +201,7 @@ class _Api:
             slo=self._slo,
             check_grammar=self._check_grammar,
             tool_call_parser=self._config.tool_call_parser,
+            reasoning_parser=self._config.reasoning_parser,
         )
 
     def _check_grammar(self, grammar: str, param: str) -> None:
@@ -214,6 +223,7 @@ class _Api:
         return json_response(encode(tokenized))
 
     def _tokenize(self, body: TokenizeRequest) -> Tokenized:
+        check_model(body.model, self._name)
         tokenizer = self._text.tokenizer
         ids = tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
         return Tokenized(
@@ -231,6 +241,7 @@ class _Api:
         return json_response(encode(Detokenized(prompt=text)))
 
     def _detokenize(self, body: DetokenizeRequest) -> str:
+        check_model(body.model, self._name)
         check_prompt_ids(body.tokens, vocab_size=self._text.vocab_size, param="tokens")
         return self._text.tokenizer.decode(body.tokens, skip_special_tokens=False)
 
@@ -256,13 +267,7 @@ class _Api:
         return json_response(encode(ModelList(data=[self._card()])))
 
     async def model(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name != self._name:
-            raise ClientError(
-                f"The model `{name[:200]}` does not exist; this server has `{self._name}`.",
-                param="model",
-                status=404,
-            )
+        check_model(request.path_params["name"], self._name)
         return json_response(encode(self._card()))
 
     async def health(self, _: Request) -> Response:
@@ -289,6 +294,10 @@ class _Api:
         }
         headers = {} if ready else {"retry-after": "1"}
         return json_response(encode(state), 200 if ready else 503, headers)
+
+    async def reset_prefix_cache(self, _: Request) -> Response:
+        await self._engine.reset_prefix_cache()
+        return Response()
 
     async def version(self, _: Request) -> Response:
         return json_response(encode({"version": version("baton-serving")}))

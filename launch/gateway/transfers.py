@@ -38,6 +38,7 @@ class Generate:
     salt: str = ""
     slo: Slo = Slo()
     timeout_s: float | None = None  # from its arrival to its end
+    priority: int = 0  # lower ones come first
 
 
 class Phase(StrEnum):
@@ -168,6 +169,7 @@ class Transfer:
             deadline_s=self.deadline_s,
             refuse_if_late=self.refuse_if_late,
             alone=self.is_suspect,
+            priority=self.generate.priority,
         )
 
     def expect_message(self) -> Expect:
@@ -184,4 +186,5 @@ class Transfer:
             refuse_if_late=self.refuse_if_late,
             alone=self.is_suspect,
             tpot_s=self.generate.slo.tpot_s,
+            priority=self.generate.priority,
         )

@@ -55,7 +55,7 @@ SCENARIOS = st.builds(
 class Asked:
     request: Expect
     gateway: InstanceId
-    after: int  # passes
+    first_turn: float  # that it could have had
     worst_turn: float
     begun: bool = False
     calls: Accept | None = None  # unanswered
@@ -101,9 +101,11 @@ class History:
             prefill=random.choice((None, None, P)),
             max_tokens=random.randrange(1, LONGEST - n_prompt + 1),
             end=(END,),
+            priority=random.choice((0, 0, 0, 3, -1)),
         )
         gateway = random.choice((G, G2))
-        asked = Asked(request, gateway, self.n_passes, self.worst_turn(request))
+        first_turn = turn(self.n_passes, 0, self.n_pages, request.priority)
+        asked = Asked(request, gateway, first_turn, self.worst_turn(request))
         self.live[request.transfer] = asked
         self.bench.hear(request, sender=gateway)
         if self.bench.said(Refused):
@@ -115,7 +117,7 @@ class History:
     def worst_turn(self, request: Expect) -> float:
         future = Future(len(request.prompt), request.params.max_tokens)
         volume = len(request.samples) * page_passes(future, self.scenario.page_tokens)
-        return turn(self.n_passes, volume, self.n_pages)
+        return turn(self.n_passes, volume, self.n_pages, request.priority)
 
     def finish_pass(self) -> None:
         if self.bench.launched is None:
@@ -220,7 +222,7 @@ class History:
             asked.begun = True
         waiting = [a for a in self.live.values() if not a.begun and a.gateway not in self.dry]
         for asked in new:
-            assert all(asked.after <= other.worst_turn for other in waiting)
+            assert all(asked.first_turn <= other.worst_turn for other in waiting)
 
     def preempted(self, name: str, sample: int) -> None:
         """Somebody older has pages, unless it is parked."""

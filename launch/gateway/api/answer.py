@@ -106,6 +106,7 @@ class Answer:
                 salt=self.prepared.salt,
                 slo=self.prepared.slo,
                 timeout_s=self.prepared.timeout_s,
+                priority=self.prepared.priority,
             )
             choices = [_Choice(at * n + i, self._text_stream(prompt)) for i in range(n)]
             self._runs.append(_Run(prompt, engine.submit(generate, self._arrived), choices))
@@ -224,7 +225,7 @@ class Answer:
         elif ended_by_token and delta.tokens[-1] in run.prompt.params.stop_token_ids:
             reason = delta.tokens[-1]
         scored: tuple[Scored, ...] = ()
-        if self.prepared.logprobs is not None:
+        if self.prepared.scores:
             rows = zip(delta.tokens, delta.logprobs, got.text_offsets, strict=False)
             scored = tuple(Scored(t, p, choice.offset + at) for t, p, at in rows)
         if finish is not None:
@@ -242,7 +243,7 @@ class Answer:
         self.metrics.prompt_tokens_total.inc(len(prompt.ids))
         self.metrics.request_prompt_tokens.observe(len(prompt.ids))
         self.metrics.request_params_max_tokens.observe(prompt.params.max_tokens)
-        self.metrics.request_params_n.observe(self.prepared.n)
+        self.metrics.request_params_n.observe(self.prepared.n_told)
 
     def _time(self, choice: _Choice, now: float) -> None:
         if choice.first_at is None:
@@ -259,7 +260,9 @@ class Answer:
         self.metrics.request_generation_tokens.observe(n_tokens)
         self.metrics.e2e_request_latency_seconds.observe(choice.last_at - self._began)
         if n_tokens > 1 and choice.first_at is not None:
-            mean = (choice.last_at - choice.first_at) / (n_tokens - 1)
+            decode_s = choice.last_at - choice.first_at
+            mean = decode_s / (n_tokens - 1)
+            self.metrics.request_decode_time_seconds.observe(decode_s)
             self.metrics.request_time_per_output_token_seconds.observe(mean)
             self._judge("tpot", self.prepared.slo.tpot_s, mean)
 

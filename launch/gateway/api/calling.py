@@ -3,6 +3,7 @@ its text is read.
 """
 
 import re
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from launch.gateway.tools.constrained import Function, ListReader, OneCallReader
 from launch.gateway.tools.families import READERS, SPECIAL_MARKS, Family, family_of
 from launch.gateway.tools.reader import Reader
 
+MISTRAL_ID_CHARS = 9
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 
@@ -32,6 +34,11 @@ class Calling:
     marks_are_special: bool = False  # the family's marks are special tokens
     ends_as_call: bool = True  # an answer with calls has finish_reason "tool_calls"
     short_ids: bool = False  # Mistral's templates take call ids of nine characters alone
+
+    def new_id(self) -> str:
+        """Of a call."""
+        drawn = uuid.uuid4().hex
+        return drawn[:MISTRAL_ID_CHARS] if self.short_ids else f"call_{drawn}"
 
 
 def calling_of(request: ChatRequest, served: Served) -> Calling | None:

@@ -1,15 +1,21 @@
 """An answer as /v1/chat/completions promises it."""
 
-import uuid
 from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
 
-from common.params import TokenLogprob
 from common.text.tokenizer import Tokenizer
 from launch.gateway.api.answer import Piece, Scored, Usage
-from launch.gateway.api.forms import Form, Gathered, prompt_logprobs, sse, usage_body
+from launch.gateway.api.forms import (
+    ChoicesForm,
+    Gathered,
+    chat_logprobs,
+    prompt_logprobs,
+    sse,
+    usage_body,
+)
 from launch.gateway.api.prepare import Prepared
+from launch.gateway.api.reading import Reading
 from launch.gateway.api.responses import (
     CalledFunction,
     ChatChoice,
@@ -19,18 +25,15 @@ from launch.gateway.api.responses import (
     ChatDelta,
     ChatLogprobs,
     ChatMessage,
-    ChatTokenLogprob,
+    CompletionTokensDetails,
     ToolCall,
-    TopLogprob,
     UsageBody,
     encode,
 )
-from launch.gateway.tools.reader import CallPart, Reader, Said
-
-MISTRAL_ID_CHARS = 9
+from launch.gateway.tools.reader import CallPart, joined
 
 
-class ChatForm(Form[ChatChunkChoice]):
+class ChatForm(ChoicesForm[ChatChunkChoice]):
     """/v1/chat/completions"""
 
     id_prefix = "chatcmpl"
@@ -40,7 +43,8 @@ class ChatForm(Form[ChatChunkChoice]):
     ) -> None:
         super().__init__(answer_id, model, tokenizer, prepared)
         self._calling = prepared.calling
-        self._readers: dict[int, Reader] = {}
+        self._thinks = prepared.thinks is not None
+        self._reading = Reading(prepared)
         self._call_ids: dict[tuple[int, int], str] = {}  # by choice and call
 
     def opening(self, n_choices: int) -> bytes:
@@ -53,12 +57,14 @@ class ChatForm(Form[ChatChunkChoice]):
         return b"".join(sse(encode(chunk)) for chunk in chunks)
 
     def event(self, piece: Piece) -> bytes:
-        said = self._read(piece.choice, piece.text, ends=piece.finish is not None)
-        if not (said.text or said.calls or piece.scored or piece.tokens or piece.finish):
+        said = self._reading.read(piece)
+        told = said.text or said.calls or said.reasoning
+        if not (told or piece.scored or piece.tokens or piece.finish):
             return b""  # it may become a call
         choice = ChatChunkChoice(
             index=piece.choice,
             delta=ChatDelta(
+                reasoning_content=said.reasoning or None,
                 content=said.text or None,
                 tool_calls=[self._call(piece.choice, part) for part in said.calls] or None,
             ),
@@ -76,19 +82,21 @@ class ChatForm(Form[ChatChunkChoice]):
             created=self._created,
             model=self._model,
             choices=made,
-            usage=usage_body(usage),
+            usage=self._usage(usage),
             prompt_token_ids=self._prompt_ids(),
             prompt_logprobs=prompt_logprobs(choices[0], self._prompt_logprobs, self._tokenizer),
         )
         return encode(body)
 
     def _choice(self, index: int, choice: Gathered) -> ChatChoice:
-        said = self._read(index, "".join(choice.text), ends=True)
+        said = self._reading.read_all(choice.pieces)
         message = ChatMessage(content=said.text)
-        if said.calls:
-            whole = _joined(said.calls)
+        if self._thinks:
+            message.reasoning_content = said.reasoning or None
+        if said.calls or said.reasoning:
             message.content = said.text or None
-            message.tool_calls = [self._call(index, part) for part in whole]
+        if said.calls:
+            message.tool_calls = [self._call(index, part) for part in joined(said.calls)]
             for call in message.tool_calls:
                 call.index = UNSET
         return ChatChoice(
@@ -102,29 +110,15 @@ class ChatForm(Form[ChatChunkChoice]):
 
     # --- calls -------------------------------------------------------------------------------
 
-    def _read(self, choice: int, text: str, *, ends: bool) -> Said:
-        """What of a choice's text is said, and what is called."""
-        if self._calling is None:
-            return Said(text)
-        reader = self._readers.get(choice)
-        if reader is None:
-            reader = self._readers[choice] = self._calling.new_reader()
-        said = reader.push(text)
-        return said + reader.finish() if ends else said
-
     def _call(self, choice: int, part: CallPart) -> ToolCall:
         """As an event tells it: its name and id once, its arguments as they come."""
         call = ToolCall(index=part.index, function=CalledFunction(arguments=part.arguments))
         if part.name is not None:
-            call.id = self._call_ids[choice, part.index] = self._new_call_id()
+            assert self._calling is not None
+            call.id = self._call_ids[choice, part.index] = self._calling.new_id()
             call.type = "function"
             call.function.name = part.name
         return call
-
-    def _new_call_id(self) -> str:
-        drawn = uuid.uuid4().hex
-        short = self._calling is not None and self._calling.short_ids
-        return drawn[:MISTRAL_ID_CHARS] if short else f"call_{drawn}"
 
     def _finish(self, choice: int, finish: str | None) -> str | None:
         called = any(made == choice for made, _ in self._call_ids)
@@ -132,6 +126,12 @@ class ChatForm(Form[ChatChunkChoice]):
         return "tool_calls" if called and ends_as_call and finish == "stop" else finish
 
     # --- parts -------------------------------------------------------------------------------
+
+    def _usage(self, usage: Usage) -> UsageBody:
+        body, n_thought = usage_body(usage), self._reading.reasoning_tokens
+        if n_thought is not None:
+            body.completion_tokens_details = CompletionTokensDetails(reasoning_tokens=n_thought)
+        return body
 
     def _chunk(
         self, choices: list[ChatChunkChoice], usage: UsageBody | UnsetType | None
@@ -148,29 +148,4 @@ class ChatForm(Form[ChatChunkChoice]):
         return list(self._prompts[0]) if self._prompts else UNSET
 
     def _scores(self, scored: Sequence[Scored]) -> ChatLogprobs:
-        return ChatLogprobs(content=[self._score(s.logprob) for s in scored if s.logprob])
-
-    def _score(self, logprob: TokenLogprob) -> ChatTokenLogprob:
-        text_of, bytes_of = self._tokenizer.text_of, self._tokenizer.bytes_of
-        return ChatTokenLogprob(
-            token=text_of(logprob.token),
-            logprob=logprob.logprob,
-            bytes=list(bytes_of(logprob.token)),
-            top_logprobs=[
-                TopLogprob(token=text_of(token), logprob=value, bytes=list(bytes_of(token)))
-                for token, value in zip(logprob.top_tokens, logprob.top_logprobs, strict=True)
-            ],
-        )
-
-
-def _joined(parts: Sequence[CallPart]) -> list[CallPart]:
-    """Whole calls, of parts that follow each other."""
-    whole: dict[int, CallPart] = {}
-    for part in parts:
-        before = whole.get(part.index)
-        if before is None:
-            whole[part.index] = part
-        else:
-            arguments = before.arguments + part.arguments
-            whole[part.index] = CallPart(part.index, before.name, arguments)
-    return list(whole.values())
+        return ChatLogprobs(content=chat_logprobs(scored, self._tokenizer))

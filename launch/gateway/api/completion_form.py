@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 from common.params import TokenLogprob
 from common.text.tokenizer import Tokenizer
 from launch.gateway.api.answer import Piece, Scored, Usage
-from launch.gateway.api.forms import Form, Gathered, prompt_logprobs, sse, usage_body
+from launch.gateway.api.forms import ChoicesForm, Gathered, prompt_logprobs, sse
 from launch.gateway.api.prepare import Prepared
 from launch.gateway.api.responses import (
     Completion,
@@ -18,7 +18,7 @@ from launch.gateway.api.responses import (
 )
 
 
-class CompletionForm(Form[CompletionChoice]):
+class CompletionForm(ChoicesForm[CompletionChoice]):
     """/v1/completions"""
 
     id_prefix = "cmpl"
@@ -50,7 +50,7 @@ class CompletionForm(Form[CompletionChoice]):
         made = [
             CompletionChoice(
                 index=index,
-                text="".join(choice.text),
+                text=choice.text,
                 logprobs=self._scores(choice.scored),
                 finish_reason=choice.finish,
                 stop_reason=choice.stop_reason,
@@ -60,7 +60,7 @@ class CompletionForm(Form[CompletionChoice]):
             )
             for index, choice in enumerate(choices)
         ]
-        return encode(self._chunk(made, usage_body(usage)))
+        return encode(self._chunk(made, self._usage(usage)))
 
     def _chunk(
         self, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None

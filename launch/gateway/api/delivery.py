@@ -13,11 +13,10 @@ from common.errors import BatonError, TimedOut
 from common.log import line
 from common.metrics import GatewayMetrics
 from launch.gateway.api.answer import Answer
-from launch.gateway.api.errors import envelope, error_body, json_response, status_of
-from launch.gateway.api.forms import Form, Gathered, sse
+from launch.gateway.api.errors import detail, envelope, error_detail, json_response, status_of
+from launch.gateway.api.forms import Form, Gathered, chosen
 
 _Result = TypeVar("_Result")
-_DONE = sse(b"[DONE]")
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -58,14 +57,15 @@ async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def whole(answer: Answer, form: Form[Any]) -> Response:
+async def whole(answer: Answer, form: Form) -> Response:
     """Gather it all."""
     prepared = answer.prepared
     choices = [Gathered() for _ in range(len(prepared.prompts) * prepared.n)]
     async for pieces in answer.pieces():
         for piece in pieces:
             choices[piece.choice].add(piece)
-    return json_response(form.whole(choices, answer.usage), headers={REQUEST_ID: answer.id})
+    body = form.whole(chosen(choices, prepared), answer.usage)
+    return json_response(body, headers={REQUEST_ID: answer.id})
 
 
 def internal_error() -> bytes:
@@ -77,7 +77,7 @@ class EventStream(Response):
     """The answer as server-sent events. Closes the answer, whatever ends it."""
 
     def __init__(
-        self, answer: Answer, form: Form[Any], metrics: GatewayMetrics, on_end: Callable[[], None]
+        self, answer: Answer, form: Form, metrics: GatewayMetrics, on_end: Callable[[], None]
     ) -> None:
         super().__init__(media_type="text/event-stream")
         self._answer = answer
@@ -104,7 +104,7 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for data in self._events():
             await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": _DONE, "more_body": False})
+        await send({"type": "http.response.body", "body": self._form.done, "more_body": False})
 
     async def _events(self) -> AsyncIterator[bytes]:
         form, answer, prepared = self._form, self._answer, self._answer.prepared
@@ -115,14 +115,14 @@ class EventStream(Response):
                 opening = b""
                 if data:  # a text that may become a call is held back
                     yield data
-            if prepared.include_usage:
-                yield form.last(answer.usage)
+            if last := form.last(answer.usage):
+                yield last
         except BatonError as error:  # the status is out already
             self._failed(error, status_of(error))
-            yield sse(error_body(error))
+            yield form.broken(error_detail(error))
         except Exception as error:  # noqa: BLE001 - the client must not take half for the whole
             self._failed(error, 500)
-            yield sse(internal_error())
+            yield form.broken(detail(_INTERNAL, 500))
 
     def _failed(self, error: Exception, status: int) -> None:
         self._metrics.failure(status)

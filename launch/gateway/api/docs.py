@@ -15,6 +15,8 @@ from starlette.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
 from launch.gateway.api.errors import json_response
+from launch.gateway.api.item_bodies import ItemAnswer
+from launch.gateway.api.item_request import ItemRequest
 from launch.gateway.api.requests import (
     MAX_CHOICES,
     MAX_INT,
@@ -39,6 +41,7 @@ from launch.gateway.api.responses import (
 POSTS: dict[str, tuple[str, type, type]] = {
     "/v1/completions": ("Continue a prompt", CompletionRequest, Completion),
     "/v1/chat/completions": ("Answer a conversation", ChatRequest, ChatCompletion),
+    "/v1/responses": ("Answer items", ItemRequest, ItemAnswer),
     "/tokenize": ("Token ids of a text", TokenizeRequest, Tokenized),
     "/detokenize": ("Text of token ids", DetokenizeRequest, Detokenized),
 }
@@ -53,6 +56,7 @@ GETS = {
     "/version": "The server's version",
     "/metrics": "Prometheus metrics",
 }
+COMMANDS = {"/reset_prefix_cache": "Forget the prefixes that were computed, everywhere"}
 ERRORS = {
     "400": "The request is wrong; `param` names the field",
     "404": "There is no such model",
@@ -255,6 +259,8 @@ def openapi(limits: ServedLimits | None = None) -> dict[str, Any]:
     for path, summary in GETS.items():
         paths[path] = {"get": {"summary": summary, "responses": _told(path) | errors("431")}}
     paths["/ping"]["post"] = paths["/ping"]["get"]
+    done = {"200": {"description": "It is done"}} | errors("431", "503")
+    paths |= {path: {"post": {"summary": s, "responses": done}} for path, s in COMMANDS.items()}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Baton", "version": version("baton-serving")},

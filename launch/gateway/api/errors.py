@@ -35,18 +35,20 @@ def status_of(error: BatonError) -> int:
             return 500
 
 
-def error_body(error: BatonError) -> bytes:
-    return envelope(str(error), status_of(error), getattr(error, "param", None))
+def error_detail(error: BatonError) -> ErrorDetail:
+    return detail(str(error), status_of(error), getattr(error, "param", None))
 
 
-def envelope(message: str, status: int, param: str | None = None) -> bytes:
+def detail(message: str, status: int, param: str | None = None) -> ErrorDetail:
     """What libraries say of a client's text may repeat all of it: a message is cut short."""
     if len(message) > MAX_MESSAGE_CHARS:
         message = f"{message[:MAX_MESSAGE_CHARS]}..."
     kind = _TYPES.get(status, "server_error")
-    return encode(
-        ErrorBody(error=ErrorDetail(message=message, type=kind, param=param, code=status))
-    )
+    return ErrorDetail(message=message, type=kind, param=param, code=status)
+
+
+def envelope(message: str, status: int, param: str | None = None) -> bytes:
+    return encode(ErrorBody(error=detail(message, status, param)))
 
 
 def error_response(error: BatonError, headers: Mapping[str, str]) -> Response:
@@ -58,7 +60,7 @@ def error_response(error: BatonError, headers: Mapping[str, str]) -> Response:
         wait = {"retry-after": "1"}
     elif status == 408:
         wait = {"connection": "close"}  # the rest of the body may never come
-    return json_response(error_body(error), status, {**headers, **wait})
+    return json_response(encode(ErrorBody(error=error_detail(error))), status, {**headers, **wait})
 
 
 def _when(retry_after_s: float | None) -> dict[str, str]:

@@ -14,9 +14,13 @@ from common.text.tokenizer import Tokenizer
 from launch.gateway.api.answer import Piece, Scored, Usage
 from launch.gateway.api.prepare import Prepared
 from launch.gateway.api.responses import (
+    ChatTokenLogprob,
+    ErrorBody,
+    ErrorDetail,
     PromptLogprob,
     PromptLogprobs,
     PromptTokensDetails,
+    TopLogprob,
     UsageBody,
     encode,
 )
@@ -28,25 +32,49 @@ _Choice = TypeVar("_Choice")
 class Gathered:
     """One choice of an answer that is not streamed."""
 
-    text: list[str] = field(default_factory=list[str])
+    pieces: list[Piece] = field(default_factory=list[Piece])
     tokens: list[int] = field(default_factory=list[int])
     scored: list[Scored] = field(default_factory=list[Scored])
     prompt_scores: tuple[TokenLogprob | None, ...] = ()
     finish: str | None = None
     stop_reason: str | int | None = None
 
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of its own tokens, without those of an echo."""
+        own = [s.logprob.logprob for p in self.pieces if p.n_tokens for s in p.scored if s.logprob]
+        return sum(own) / max(1, len(own))
+
     def add(self, piece: Piece) -> None:
-        self.text.append(piece.text)
+        self.pieces.append(piece)
         self.tokens += piece.tokens
         self.scored += piece.scored
         self.prompt_scores = self.prompt_scores or piece.prompt_scores
         self.finish, self.stop_reason = piece.finish, piece.stop_reason
 
 
-class Form(ABC, Generic[_Choice]):
-    """How an endpoint says it. One an answer. `_Choice`: of an event."""
+def chosen(choices: Sequence[Gathered], prepared: Prepared) -> Sequence[Gathered]:
+    """Of each prompt's samples those that the client gets: all, or the likeliest a token, the best
+    one first."""
+    n, n_told = prepared.n, prepared.n_told
+    if n == n_told:
+        return choices
+    likeliest: list[Gathered] = []
+    for at in range(0, len(choices), n):
+        ranked = sorted(choices[at : at + n], key=lambda one: -one.mean_logprob)  # stable
+        likeliest += ranked[:n_told]
+    return likeliest
+
+
+class Form(ABC):
+    """How an endpoint says it. One an answer."""
 
     id_prefix: ClassVar[str]
+    done: ClassVar[bytes] = b"data: [DONE]\n\n"  # behind the last event of a stream
 
     def __init__(
         self, answer_id: str, model: str, tokenizer: Tokenizer, prepared: Prepared
@@ -56,9 +84,6 @@ class Form(ABC, Generic[_Choice]):
         self._model = model
         self._tokenizer = tokenizer
         self._logprobs = prepared.logprobs
-        self._prompt_logprobs = prepared.prompt_logprobs
-        self._usages = Usages(prepared)
-        self._prompts = prepared.returned_prompts
 
     @abstractmethod
     def opening(self, n_choices: int) -> bytes:
@@ -67,12 +92,41 @@ class Form(ABC, Generic[_Choice]):
     @abstractmethod
     def event(self, piece: Piece) -> bytes: ...
 
+    @abstractmethod
     def last(self, usage: Usage) -> bytes:
-        """The event that carries the usage."""
-        return sse(encode(self._chunk([], usage_body(usage))))
+        """Events after all text, if any."""
+
+    @abstractmethod
+    def broken(self, error: ErrorDetail) -> bytes:
+        """Events that say why there will be no more."""
 
     @abstractmethod
     def whole(self, choices: Sequence[Gathered], usage: Usage) -> bytes: ...
+
+
+class ChoicesForm(Form, Generic[_Choice]):
+    """Of endpoints whose answers are choices; `_Choice`: of an event."""
+
+    def __init__(
+        self, answer_id: str, model: str, tokenizer: Tokenizer, prepared: Prepared
+    ) -> None:
+        super().__init__(answer_id, model, tokenizer, prepared)
+        self._prompt_logprobs = prepared.prompt_logprobs
+        self._usages = Usages(prepared)
+        self._include_usage = prepared.include_usage
+        self._prompts = prepared.returned_prompts
+
+    def last(self, usage: Usage) -> bytes:
+        """One that carries the usage, where it is asked for."""
+        if not self._include_usage:
+            return b""
+        return sse(encode(self._chunk([], self._usage(usage))))
+
+    def broken(self, error: ErrorDetail) -> bytes:
+        return sse(encode(ErrorBody(error=error)))
+
+    def _usage(self, usage: Usage) -> UsageBody:
+        return usage_body(usage)
 
     @abstractmethod
     def _chunk(self, choices: list[_Choice], usage: UsageBody | UnsetType | None) -> msgspec.Struct:
@@ -110,6 +164,24 @@ class Usages:
             completion_tokens=piece.n_tokens,
             total_tokens=n_prompt + piece.n_tokens,
         )
+
+
+def chat_logprobs(scored: Sequence[Scored], tokenizer: Tokenizer) -> list[ChatTokenLogprob]:
+    """Of tokens that have one."""
+    text_of, bytes_of = tokenizer.text_of, tokenizer.bytes_of
+    return [
+        ChatTokenLogprob(
+            token=text_of(one.token),
+            logprob=one.logprob,
+            bytes=list(bytes_of(one.token)),
+            top_logprobs=[
+                TopLogprob(token=text_of(token), logprob=value, bytes=list(bytes_of(token)))
+                for token, value in zip(one.top_tokens, one.top_logprobs, strict=True)
+            ],
+        )
+        for one in (s.logprob for s in scored)
+        if one is not None
+    ]
 
 
 def prompt_logprobs(

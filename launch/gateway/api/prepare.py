@@ -17,6 +17,7 @@ from common.text.tokenizer import check_prompt_ids
 from common.values import MAX_WAIT_S
 from launch.gateway.api.calling import Calling, calling_of
 from launch.gateway.api.decoding import shown
+from launch.gateway.api.item_request import ItemRequest
 from launch.gateway.api.prompts import Encoded, chat_prompt, completion_prompts
 from launch.gateway.api.requests import (
     ChatRequest,
@@ -25,12 +26,14 @@ from launch.gateway.api.requests import (
     SloBody,
     StreamOptions,
 )
-from launch.gateway.api.served import Served
+from launch.gateway.api.served import Served, check_model
 from launch.gateway.api.structured import grammar_of
+from launch.gateway.reasoning.think import begins_thinking
 from launch.gateway.transfers import Slo
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 _MAX_ID_DIGITS = 10
+_TAIL_TOKENS = 16  # of a prompt: `<think>` is in them, if it ends with that
 _INSTEAD = {"functions": "use tools", "function_call": "use tool_choice"}
 
 
@@ -48,7 +51,8 @@ class Prepared:
     """A request, ready to run."""
 
     prompts: tuple[Prompt, ...]
-    n: int
+    n: int  # samples of each prompt
+    n_told: int  # of these the likeliest, if they are fewer: choices of each prompt
     stops: StopAutomaton
     include_stop: bool
     skip_special_tokens: bool
@@ -64,27 +68,30 @@ class Prepared:
     slo: Slo
     timeout_s: float | None
     salt: str  # prompts with different ones share no pages
+    priority: int  # lower ones come first
     calling: Calling | None  # of tools; None: the answer is text
+    thinks: bool | None  # from the first token on; None: no thoughts are told apart
+    items: ItemRequest | None = None  # that was asked, of /v1/responses
+
+    @property
+    def scores(self) -> bool:
+        """The log-probability of every output token is wanted, by the client or to choose by."""
+        return self.logprobs is not None or self.n > self.n_told
 
     @property
     def returned_prompts(self) -> tuple[tuple[int, ...], ...]:
         """The prompt of each choice, where the client asked for token ids."""
         if not self.return_token_ids:
             return ()
-        return tuple(prompt.ids for prompt in self.prompts for _ in range(self.n))
+        return tuple(prompt.ids for prompt in self.prompts for _ in range(self.n_told))
 
 
 def prepare_completion(request: CompletionRequest, served: Served) -> Prepared:
     """Raises ClientError."""
-    _check_model(request.model, served)
+    check_model(request.model, served.model)
     if request.suffix:
         raise ClientError("suffix is not supported: this model cannot infill", param="suffix")
-    if request.best_of is not None and request.best_of != (request.n or 1):
-        raise ClientError(
-            f"best_of is {request.best_of} and n {request.n or 1}: best_of is not supported beyond "
-            "n; ask for n answers and choose among them",
-            param="best_of",
-        )
+    _check_best_of(request)
     max_tokens = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     if max_tokens == 0 and not request.echo:
         raise ClientError("max_tokens is 0: nothing is left to do without echo", param="max_tokens")
@@ -97,13 +104,31 @@ def prepare_completion(request: CompletionRequest, served: Served) -> Prepared:
         param="max_tokens",
         top=top,
         echo_top=top if request.echo else None,
+        best_of=request.best_of,
     )
     return _prepared(request, served, asked)
 
 
+def _check_best_of(request: CompletionRequest) -> None:
+    n, best_of = request.n or 1, request.best_of
+    if best_of is None or best_of == n:
+        return
+    if best_of < n:
+        raise ClientError(
+            f"best_of is {best_of} and n {n}: so many cannot be chosen of it; ask for {n} or more",
+            param="best_of",
+        )
+    if request.stream:
+        raise ClientError(
+            f"best_of is {best_of} and n {n}: which are the best is known in the end, so they "
+            "cannot be streamed; leave stream out",
+            param="best_of",
+        )
+
+
 def prepare_chat(request: ChatRequest, served: Served) -> Prepared:
     """Raises ClientError."""
-    _check_model(request.model, served)
+    check_model(request.model, served.model)
     _refuse_unsupported(request)
     param, max_tokens = "max_completion_tokens", request.max_completion_tokens
     if max_tokens is None:
@@ -123,8 +148,17 @@ def prepare_chat(request: ChatRequest, served: Served) -> Prepared:
         param=param,
         top=top,
         calling=calling,
+        thinks=_begins_thinking(prompt, served),
     )
     return _prepared(request, served, asked)
+
+
+def _begins_thinking(prompt: Encoded, served: Served) -> bool | None:
+    if served.reasoning_parser == "none":
+        return None
+    ids, _ = prompt
+    tail = served.text.tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=False)
+    return begins_thinking(served.reasoning_parser, tail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +171,15 @@ class _Asked:
     param: str  # the name of that field
     top: int | None  # alternatives told of each output token; None: no logprobs
     echo_top: int | None = None  # the same of the prompt's tokens
+    best_of: int | None = None  # samples of each prompt; None: n
     calling: Calling | None = None
+    thinks: bool | None = None
 
 
 def _prepared(request: Sampling, served: Served, asked: _Asked) -> Prepared:
-    n, prompts, param, calling = request.n or 1, asked.prompts, asked.param, asked.calling
+    prompts, param, calling = asked.prompts, asked.param, asked.calling
+    n_told = request.n or 1
+    n = asked.best_of or n_told
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     base = _params(request, served, asked)
     seed = served.draw_seed() if request.seed is None else request.seed % 2**63
@@ -164,6 +202,7 @@ def _prepared(request: Sampling, served: Served, asked: _Asked) -> Prepared:
     return Prepared(
         prompts=tuple(made),
         n=n,
+        n_told=n_told,
         stops=StopAutomaton(stops),
         include_stop=request.include_stop_str_in_output,
         skip_special_tokens=request.skip_special_tokens
@@ -180,7 +219,9 @@ def _prepared(request: Sampling, served: Served, asked: _Asked) -> Prepared:
         slo=_slo(request.slo, served.slo),
         timeout_s=request.timeout_s,
         salt=request.cache_salt or "",
+        priority=request.priority,
         calling=calling,
+        thinks=None if base.grammar else asked.thinks,  # a form leaves no room for thoughts
     )
 
 
@@ -195,6 +236,7 @@ def _params(request: Sampling, served: Served, asked: _Asked) -> SamplingParams:
         return default if given is None else given
 
     vocab_size = served.text.vocab_size
+    chooses = asked.best_of is not None and asked.best_of > (request.n or 1)
     stop_ids = tuple(request.stop_token_ids or ())
     check_prompt_ids(stop_ids, vocab_size=vocab_size, param="stop_token_ids")
     return SamplingParams(
@@ -211,7 +253,7 @@ def _params(request: Sampling, served: Served, asked: _Asked) -> SamplingParams:
         min_tokens=request.min_tokens or 0,
         end_token_ids=() if request.ignore_eos else tuple(sorted(served.text.end_token_ids)),
         stop_token_ids=stop_ids,
-        logprobs=asked.top,
+        logprobs=0 if chooses and asked.top is None else asked.top,
         prompt_logprobs=_prompt_top(request, served, asked.echo_top),
         grammar=grammar_of(request, served, "" if asked.calling is None else asked.calling.grammar),
     )
@@ -229,15 +271,6 @@ def _owed_s(asked_ms: float | None, own_s: float | None) -> float | None:
         return own_s
     asked_s = asked_ms / 1e3
     return asked_s if asked_s < MAX_WAIT_S else None
-
-
-def _check_model(name: str | None, served: Served) -> None:
-    if name is not None and name != served.model:
-        raise ClientError(
-            f"The model `{name[:200]}` does not exist; this server has `{served.model}`.",
-            param="model",
-            status=404,
-        )
 
 
 def _refuse_unsupported(request: ChatRequest) -> None:

@@ -33,10 +33,11 @@ Encoded = tuple[tuple[int, ...], str | None]
 
 def completion_prompts(request: CompletionRequest, served: Served, room: int) -> list[Encoded]:
     """`room`: tokens that a prompt may have, where the client leaves its length to us."""
-    prompts, n = _prompts(request.prompt), request.n or 1
+    prompts, n = _prompts(request.prompt), request.best_of or request.n or 1
     if len(prompts) * n > MAX_CHOICES:  # before any of them costs time
+        name = "n" if request.best_of is None else "best_of"
         raise ClientError(
-            f"{len(prompts)} prompts with n {n} make {len(prompts) * n} choices; at most "
+            f"{len(prompts)} prompts with {name} {n} make {len(prompts) * n} choices; at most "
             f"{MAX_CHOICES} in one request",
             param="prompt",
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 from common.text.grammar import MAX_GRAMMAR_CHARS
 from launch.gateway.api.bodies import LEAST_BYTES_PER_S, MAX_BODY_BYTES, PATIENCE_S
-from launch.gateway.api.docs import ERRORS, GETS, MODELS, POSTS, openapi
+from launch.gateway.api.docs import COMMANDS, ERRORS, GETS, MODELS, POSTS, openapi
 from launch.gateway.api.requests import INSTEAD, MAX_CHOICES, MAX_INT, SUPPORT
 from launch.gateway.protocol import MAX_HEAD_BYTES
 
@@ -49,6 +49,7 @@ def reference() -> str:
     lines += _table(
         ("GET", "what it tells"), ((f"`{path}`", summary) for path, summary in told.items())
     )
+    lines += _table(("POST", ""), ((f"`{path}`", summary) for path, summary in COMMANDS.items()))
     lines += ["## Limits", "", "Beside those of single parameters.", ""]
     lines += _table(("of", "limit"), _limits())
     lines += ["## Errors", "", _ENVELOPE, ""]

@@ -17,6 +17,7 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
 MAX_SALT_CHARS = 256
 MAX_TOKEN_RULES = 4096  # stop token ids, biased tokens
+MAX_SAMPLES = 128  # of a prompt
 MAX_CHOICES = 1024  # prompts times n
 MAX_TOOLS = 128
 
@@ -32,6 +33,7 @@ SomeTokens = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_INT, extra_json_schema={SERVED: "logprobs"})]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
+Priority = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT)]
 StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 FunctionText = Annotated[str, Meta(extra_json_schema={"pattern": "^[a-zA-Z0-9_-]{1,64}$"})]
 IGNORED = Meta(description="accepted; it changes nothing", extra_json_schema={SUPPORT: "ignored"})
@@ -111,14 +113,10 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     grammar: Annotated[str | None, Meta(description="a grammar in Lark's form, or in GBNF")] = None
 
 
-class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What both endpoints share. None: the model's own default, else OpenAI's."""
+class Drawing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What all endpoints share. None: the model's own default, else OpenAI's."""
 
     model: Annotated[ModelName | None, Meta(description="the served model's name")] = None
-    max_tokens: Annotated[
-        TokenCount | None,
-        Meta(description="tokens of each answer, at most [16]; 0 needs echo"),
-    ] = None
     temperature: Annotated[
         Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0: the likeliest token [1]")
     ] = None
@@ -133,10 +131,6 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     min_p: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
         Meta(description="draw among tokens this share as likely as the likeliest [0]"),
-    ] = None
-    n: Annotated[
-        Annotated[int, Meta(ge=1, le=128)] | None,
-        Meta(description=f"answers to each prompt; {MAX_CHOICES} choices in all, at most [1]"),
     ] = None
     seed: Annotated[
         Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
@@ -182,6 +176,40 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         bool, Meta(description="the text keeps what ended it")
     ] = False
     skip_special_tokens: Annotated[bool, Meta(description="special tokens are no text")] = True
+    cache_salt: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None,
+        Meta(description="prompts with different ones share no cached pages"),
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, Meta(description="what an answer must be, as vLLM says it")
+    ] = None
+    stream: Annotated[bool | None, Meta(description="answer by server-sent events")] = None
+    slo: Annotated[SloBody | None, Meta(description="what the answer is owed")] = None
+    timeout_s: Annotated[
+        Annotated[float, Meta(gt=0, le=MAX_WAIT_S)] | None,
+        Meta(description="seconds for all of the answer; past them it is given up with 504"),
+    ] = None
+    priority: Annotated[
+        Priority, Meta(description="lower ones come first, where requests wait")
+    ] = 0
+    user: Annotated[str | None, IGNORED] = None
+    metadata: Annotated[dict[str, Any] | None, IGNORED] = None
+    service_tier: Annotated[str | None, IGNORED] = None
+    safety_identifier: Annotated[str | None, IGNORED] = None
+    prompt_cache_key: Annotated[str | None, IGNORED] = None
+
+
+class Sampling(Drawing, kw_only=True, forbid_unknown_fields=True):
+    """What completions and chats share."""
+
+    max_tokens: Annotated[
+        TokenCount | None,
+        Meta(description="tokens of each answer, at most [16]; 0 needs echo"),
+    ] = None
+    n: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None,
+        Meta(description=f"answers to each prompt; {MAX_CHOICES} choices in all, at most [1]"),
+    ] = None
     return_token_ids: Annotated[
         bool | None, Meta(description="tell the ids of prompts and answers")
     ] = None
@@ -193,29 +221,11 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=-1, le=MAX_INT, extra_json_schema={"not": {"const": 0}})] | None,
         Meta(description="keep this many last tokens of a prompt; -1: as many as fit"),
     ] = None
-    cache_salt: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None,
-        Meta(description="prompts with different ones share no cached pages"),
-    ] = None
     response_format: Annotated[
         ResponseFormat | None, Meta(description="what an answer must be, as OpenAI says it")
     ] = None
-    structured_outputs: Annotated[
-        StructuredOutputs | None, Meta(description="what an answer must be, as vLLM says it")
-    ] = None
-    stream: Annotated[bool | None, Meta(description="answer by server-sent events")] = None
     stream_options: Annotated[StreamOptions | None, Meta(description="needs stream")] = None
-    slo: Annotated[SloBody | None, Meta(description="what the answer is owed")] = None
-    timeout_s: Annotated[
-        Annotated[float, Meta(gt=0, le=MAX_WAIT_S)] | None,
-        Meta(description="seconds for all of the answer; past them it is given up with 504"),
-    ] = None
-    user: Annotated[str | None, IGNORED] = None
-    metadata: Annotated[dict[str, Any] | None, IGNORED] = None
     store: Annotated[bool | None, IGNORED] = None
-    service_tier: Annotated[str | None, IGNORED] = None
-    safety_identifier: Annotated[str | None, IGNORED] = None
-    prompt_cache_key: Annotated[str | None, IGNORED] = None
 
 
 class FunctionBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -266,8 +276,8 @@ class CompletionRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
         Alternatives | None, Meta(description="alternatives told of each token [no logprobs]")
     ] = None
     best_of: Annotated[
-        Annotated[int, Meta(ge=1, le=128)] | None,
-        Meta(description="refused unless it is n: ask for n answers and choose among them"),
+        Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None,
+        Meta(description="draw so many, and tell the n likeliest a token; not in a stream [n]"),
     ] = None
     suffix: Annotated[str | None, refused("this model cannot infill", maxLength=0)] = None
 
@@ -332,7 +342,7 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /tokenize"""
 
-    model: Annotated[str | None, IGNORED] = None
+    model: Annotated[ModelName | None, Meta(description="the served model's name")] = None
     prompt: str
     add_special_tokens: Annotated[
         bool, Meta(description="those that the model wants around a prompt")
@@ -343,16 +353,17 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /detokenize"""
 
-    model: Annotated[str | None, IGNORED] = None
+    model: Annotated[ModelName | None, Meta(description="the served model's name")] = None
     tokens: list[TokenId]
 
 
 INSTEAD = {
+    "max_tokens": "use max_output_tokens",
+    "response_format": "use text.format",
     "guided_json": "use structured_outputs.json",
     "guided_regex": "use structured_outputs.regex",
     "guided_choice": "use structured_outputs.choice",
     "guided_grammar": "use structured_outputs.grammar",
-    "priority": "there are no priorities; slo says when an answer is owed",
     "response_format.schema": "give it as response_format.json_schema.schema",
 }
 """What to do in place of fields that other servers have, or have had: they are unknown here."""

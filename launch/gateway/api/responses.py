@@ -11,6 +11,12 @@ class PromptTokensDetails(msgspec.Struct, kw_only=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, kw_only=True):
+    """Part of `usage`, where thoughts are told apart."""
+
+    reasoning_tokens: int
+
+
 class UsageBody(msgspec.Struct, kw_only=True):
     """`usage`"""
 
@@ -18,6 +24,7 @@ class UsageBody(msgspec.Struct, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None  # None: while it is being streamed
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):
@@ -111,6 +118,7 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     role: str = "assistant"
     content: str | None
     refusal: str | None = None
+    reasoning_content: str | msgspec.UnsetType | None = msgspec.UNSET  # with --reasoning-parser
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -118,6 +126,7 @@ class ChatDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`choices[].delta` of a streamed chat."""
 
     role: str | None = None
+    reasoning_content: str | None = None
     content: str | None = None
     tool_calls: list[ToolCall] | None = None
 

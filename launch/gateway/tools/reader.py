@@ -3,6 +3,7 @@
 Nothing that a model writes is lost: what looks like a call and is none is text.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,9 +25,11 @@ class Said:
 
     text: str = ""
     calls: tuple[CallPart, ...] = ()
+    reasoning: str = ""  # comes before the others
 
     def __add__(self, other: "Said") -> "Said":
-        return Said(self.text + other.text, self.calls + other.calls)
+        reasoning = self.reasoning + other.reasoning
+        return Said(self.text + other.text, self.calls + other.calls, reasoning)
 
 
 class Reader(Protocol):
@@ -77,6 +80,17 @@ class Marker:
     def finish(self) -> str:
         held, self._held = self._held, ""
         return held
+
+
+def joined(parts: Sequence[CallPart]) -> list[CallPart]:
+    """Whole calls, of parts that follow each other."""
+    calls: dict[int, list[CallPart]] = {}
+    for part in parts:
+        calls.setdefault(part.index, []).append(part)
+    return [
+        CallPart(index, its[0].name, "".join(part.arguments for part in its))
+        for index, its in calls.items()
+    ]
 
 
 def named(value: object, *arguments_keys: str) -> tuple[str, Any] | None:

@@ -79,12 +79,16 @@ def test_a_request_is_counted_under_the_names_of_vllm() -> None:
 def test_workers_are_told_apart_and_forgotten() -> None:
     metrics = GatewayMetrics("m")
     values = (("kv_pulls_total", 3.0), ("process_resident_memory_bytes", 2.0), ("unheard", 1.0))
-    metrics.metrics(Role.DECODE, D, Metrics(values=values))
+    waits = (("request_queue_time_seconds_sum", 1.5), ("request_queue_time_seconds_count", 3.0))
+    metrics.metrics(Role.DECODE, D, Metrics(values=values + waits))
     metrics.snapshot(Role.DECODE, D, SNAPSHOT)
     metrics.joined(HELLO)
     seen = scraped(metrics)
     assert seen["baton:kv_pulls_total", "d" * 8, "decode"] == 3
     assert seen["baton:process_resident_memory_bytes", "d" * 8, "decode"] == 2
+    assert seen["baton:request_queue_time_seconds_sum", "d" * 8, "decode"] == 1.5
+    assert seen["baton:request_queue_time_seconds_count", "d" * 8, "decode"] == 3
+    assert seen["baton:request_prefill_time_seconds_count", "d" * 8, "decode"] == 0
     assert seen["baton:num_requests_running", "d" * 8, "decode"] == 3
     assert seen["baton:num_requests_waiting", "d" * 8, "decode"] == 2
     assert seen["baton:kv_cache_usage_perc", "d" * 8, "decode"] == 0.6

@@ -82,6 +82,7 @@ def expect(  # noqa: PLR0913  every field has a default
     end: tuple[int, ...] = (),
     logprobs: int | None = None,
     prompt_logprobs: int | None = None,
+    priority: int = 0,
 ) -> Expect:
     """`prompt` as a number n: tokens 1 .. n."""
     return Expect(
@@ -98,6 +99,7 @@ def expect(  # noqa: PLR0913  every field has a default
         ),
         prefill=None if prefill is None else peer(prefill),
         salt=salt,
+        priority=priority,
     )
 
 

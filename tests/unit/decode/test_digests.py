@@ -5,12 +5,15 @@ import pytest
 from common.engine.events import PeerDown, PeerUp
 from common.ids import InstanceId
 from common.messages import (
+    Accept,
     Gone,
     Heartbeat,
     Listed,
     Phase,
+    PrefixCacheReset,
     Progress,
     Release,
+    ResetPrefixCache,
     Resync,
     Snapshot,
 )
@@ -191,6 +194,22 @@ def test_a_gateway_that_lost_count_is_told_everything() -> None:
     bench.hear(Resync())
     (snapshot,) = bench.said(Snapshot, G)
     assert (snapshot.sequence, snapshot.whole) == (2, True)
+
+
+def test_what_was_computed_before_a_reset_is_found_no_more() -> None:
+    bench = Bench()
+    bench.hear(expect(9, prefill=None, max_tokens=1))
+    bench.done(50)
+    bench.hear(ended())
+    bench.tick(0.5)
+    bench.hear(ResetPrefixCache(number=7))
+    assert bench.said(PrefixCacheReset, G) == [PrefixCacheReset(number=7)]
+    bench.tick(0.5)
+    (snapshot,) = bench.said(Snapshot, G)
+    assert set(snapshot.removed) == set(hashes(8))
+    bench.hear(expect(9, transfer="again"))
+    (accept,) = bench.said(Accept, P)
+    assert accept.held == ()
 
 
 def test_news_are_told_at_most_every_50_ms_and_at_once_when_work_begins() -> None:

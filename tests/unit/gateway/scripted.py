@@ -32,8 +32,10 @@ from common.messages import (
     ModelIdentity,
     Peer,
     Phase,
+    PrefixCacheReset,
     Refused,
     RegionKey,
+    ResetPrefixCache,
     TokenLogprob,
     TokenRun,
     Tokens,
@@ -140,6 +142,8 @@ class Worker:
             case End(transfer=transfer):
                 self.jobs.pop(transfer, None)
                 self.ended.set()
+            case ResetPrefixCache(number=number):
+                self.links.send(event.sender, PrefixCacheReset(number=number), now)
             case _:
                 pass
 

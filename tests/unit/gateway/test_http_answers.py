@@ -244,11 +244,29 @@ def test_token_ids_are_those_that_are_counted(smollm2: TextModel) -> None:
 
 def test_what_the_worker_is_told(smollm2: TextModel) -> None:
     async def test(served: Served) -> None:
-        await served.complete(seed=7, temperature=0.5, top_k=3, min_tokens=1, ignore_eos=True, n=3)
+        drawing = {"temperature": 0.5, "top_k": 3, "min_tokens": 1, "ignore_eos": True}
+        await served.complete(seed=7, n=3, priority=-2, **drawing)
         (expect,) = served.worker.seen
-        assert (expect.prompt, len(expect.samples)) == ((81,), 3)
+        assert (expect.prompt, len(expect.samples), expect.priority) == ((81,), 3, -2)
         params = expect.params
         assert (params.seed, params.temperature, params.top_k) == (7, 0.5, 3)
         assert (params.min_tokens, params.end_token_ids) == (1, ())
 
     run(smollm2, always(cut(smollm2, "b")), test)
+
+
+def test_the_best_of_several_samples_are_told_and_all_are_counted(smollm2: TextModel) -> None:
+    """Of those that are as likely the first."""
+    said = [ended(smollm2, text) for text in ("one", "two three", "four")]
+
+    async def test(served: Served) -> None:
+        body = await served.complete(best_of=3, n=2, return_token_ids=True)
+        choices = body["choices"]
+        assert [(c["index"], c["text"]) for c in choices] == [(0, "one"), (1, "two three")]
+        assert all(choice["logprobs"] is None for choice in choices)
+        assert [choice["prompt_token_ids"] for choice in choices] == [[81], [81]]
+        assert body["usage"]["completion_tokens"] == sum(len(tokens) for tokens, _ in said)
+        (expect,) = served.worker.seen
+        assert (len(expect.samples), expect.params.logprobs) == (3, 0)
+
+    run(smollm2, lambda _expect, sample: said[sample], test)

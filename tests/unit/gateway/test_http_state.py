@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
 from openai.types import Model
 from openapi_spec_validator import validate
 from prometheus_client.parser import text_string_to_metric_families
@@ -110,6 +111,37 @@ def test_text_and_ids(smollm2: TextModel) -> None:
     run(smollm2, test)
 
 
+def test_ids_of_another_model_are_not_told(smollm2: TextModel) -> None:
+    async def test(served: Served) -> None:
+        for path, body in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [5]})):
+            assert (await served.post(path, model="other", **body)).status_code == 404
+            assert (await served.post(path, model="tiny", **body)).status_code == 200
+
+    run(smollm2, test)
+
+
+def test_prefixes_are_forgotten_when_every_worker_says_so(
+    smollm2: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.gateway.engine.RESET_S", 0.2)
+    monkeypatch.setattr("launch.gateway.engine.RESEND_S", 0.05)
+
+    async def test(served: Served) -> None:
+        response = await served.client.post("/reset_prefix_cache")
+        assert (response.status_code, response.content) == (200, b"")
+        served.worker.deaf = True
+        response = await served.client.post("/reset_prefix_cache")
+        assert response.status_code == 503
+        assert "have not answered in 0.2 s: 11111111" in response.json()["error"]["message"]
+        monkeypatch.setattr("launch.gateway.engine.RESET_S", 5.0)
+        asked = asyncio.create_task(served.client.post("/reset_prefix_cache"))
+        await asyncio.sleep(0.01)
+        served.engine.lost(InstanceId("1" * 32))
+        assert (await asked).status_code == 200  # who is gone has forgotten
+
+    run(smollm2, test)
+
+
 def test_metrics_of_a_request(smollm2: TextModel) -> None:
     async def test(served: Served) -> None:
         await served.complete(prompt="one two", n=2, max_tokens=50)
@@ -130,6 +162,7 @@ def test_metrics_of_a_request(smollm2: TextModel) -> None:
         assert samples["baton:time_to_first_token_seconds_count", "tiny"] == 3
         assert samples["baton:inter_token_latency_seconds_count", "tiny"] == 6
         assert samples["baton:e2e_request_latency_seconds_count", "tiny"] == 3
+        assert samples["baton:request_decode_time_seconds_count", "tiny"] == 3
         assert samples["baton:request_time_per_output_token_seconds_count", "tiny"] == 3
         assert samples["baton:request_generation_tokens_sum", "tiny"] == 9
         assert samples["baton:request_prompt_tokens_sum", "tiny"] == 3
@@ -169,6 +202,8 @@ def test_the_description_is_valid_and_names_every_path(smollm2: TextModel) -> No
         assert set(document["paths"]) >= {
             "/v1/completions",
             "/v1/chat/completions",
+            "/v1/responses",
+            "/reset_prefix_cache",
             "/v1/models",
             "/v1/models/{name}",
             "/health",

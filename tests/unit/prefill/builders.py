@@ -81,6 +81,7 @@ def prefill(  # noqa: PLR0913  every field has a default
     decode_cached: int = 0,
     deadline_s: float | None = None,
     refuse_if_late: bool = False,
+    priority: int = 0,
 ) -> Prefill:
     """`prompt` as a number n: tokens 1 .. n."""
     return Prefill(
@@ -93,6 +94,7 @@ def prefill(  # noqa: PLR0913  every field has a default
         decode_cached_tokens=decode_cached,
         deadline_s=deadline_s,
         refuse_if_late=refuse_if_late,
+        priority=priority,
     )
 
 

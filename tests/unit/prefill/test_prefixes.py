@@ -5,12 +5,20 @@ import pytest
 from common.engine.events import Cancel, PeerDown, Pull, TicketFinal
 from common.engine.plan import Drawn, PassResult
 from common.ids import PageId, TicketId
-from common.messages import Accepted, Handoff, PagesReady, Resume
+from common.messages import (
+    Accepted,
+    Handoff,
+    PagesReady,
+    PrefixCacheReset,
+    ResetPrefixCache,
+    Resume,
+)
 from common.params import TokenLogprob
 from prefill.passes import WAIT_FOR_ACCEPT_S
 from tests.unit.prefill.builders import (
     Bench,
     D,
+    G,
     T,
     accept,
     ended,
@@ -44,6 +52,21 @@ def test_what_is_in_the_pool_is_not_computed() -> None:
     bench.done(50)
     (handoff,) = bench.said(Handoff, D)
     assert (handoff.cached_tokens, handoff.pages) == (8, bench.refs(0, 1, 2))
+
+
+def test_what_was_computed_before_a_reset_is_computed_again() -> None:
+    bench = Bench()
+    over(bench, 9)
+    bench.hear(prefill(9, transfer="runs"))
+    bench.hear(ResetPrefixCache(number=3))
+    assert bench.said(PrefixCacheReset, G) == [PrefixCacheReset(number=3)]
+    bench.done(50)  # and is not found either, though it is computed to its end
+    bench.hear(accept("runs"), sender=D)
+    bench.hear(prefill(11))
+    assert bench.rows == [list(range(1, 12))]
+    bench.done(50)
+    bench.hear(ended(), ended("runs"))
+    assert bench.pool.n_held == 0
 
 
 def test_a_prefix_that_somebody_waits_for_is_not_evicted_for_what_nobody_does() -> None:

@@ -23,5 +23,6 @@ def served(smollm2: TextModel, grammars: GrammarTokenizer) -> Served:
         draw_seed=lambda: 77,
         slo=Slo(),
         tool_call_parser="auto",
+        reasoning_parser="none",
         check_grammar=lambda grammar, param: grammars.check(grammar, param=param),
     )

@@ -14,7 +14,7 @@ from common.text.stops import StopAutomaton
 from launch.gateway.api.answer import Piece, Scored, Usage
 from launch.gateway.api.chat_form import ChatForm
 from launch.gateway.api.completion_form import CompletionForm
-from launch.gateway.api.forms import Gathered
+from launch.gateway.api.forms import Gathered, chosen
 from launch.gateway.api.prepare import Prepared, Prompt
 from launch.gateway.transfers import Slo
 
@@ -35,10 +35,12 @@ def prepared(
     include_usage: bool = False,
     continuous_usage: bool = False,
     return_token_ids: bool = False,
+    n: int = 2,
 ) -> Prepared:
     return Prepared(
         prompts=(Prompt(ids=(1, 2), text=None, params=SamplingParams(max_tokens=4, seed=1)),),
-        n=2,
+        n=n,
+        n_told=2,
         stops=StopAutomaton(()),
         include_stop=False,
         skip_special_tokens=True,
@@ -54,7 +56,9 @@ def prepared(
         slo=Slo(),
         timeout_s=None,
         salt="",
+        priority=0,
         calling=None,
+        thinks=None,
     )
 
 
@@ -173,6 +177,23 @@ def test_token_ids_of_a_completion(smollm2: TextModel) -> None:
     ]
     whole = json.loads(form.whole(gathered(*pieces), USAGE))["choices"][0]
     assert (whole["token_ids"], whole["prompt_token_ids"]) == ([THE, OF], [1, 2])
+
+
+def test_of_more_samples_the_likeliest_a_token_are_told_the_best_first() -> None:
+    """By their own tokens: an echo's are the same in all."""
+
+    def said(*logprobs: float) -> Gathered:
+        one = Gathered()
+        one.add(Piece(0, "echo", scored=(scored(THE, -9.0, 0),)))
+        for n, value in enumerate(logprobs, 1):
+            one.add(Piece(0, "a", scored=(scored(THE, value, n),), n_tokens=n))
+        return one
+
+    samples = [said(-1.0), said(-3.0, -0.5, -0.1), said(-0.5, -0.5), said(-1.0, -1.0)]
+    first, second, third, fourth = samples
+    assert chosen(samples, prepared(n=4)) == [third, first]
+    assert chosen([*samples, fourth, *samples[:3]], prepared(n=4)) == [third, first, third, fourth]
+    assert chosen(samples[:2], prepared()) == [first, second]
 
 
 # --- chats -----------------------------------------------------------------------------------

@@ -165,10 +165,20 @@ def test_negative_seeds_are_seeds(served: Served) -> None:
             "stream_options needs stream to be true",
         ),
         (
-            {"best_of": 3},
+            {"best_of": 3, "stream": True},
             "best_of",
-            "best_of is 3 and n 1: best_of is not supported beyond n; ask for n answers and choose "
-            "among them",
+            "best_of is 3 and n 1: which are the best is known in the end, so they cannot be "
+            "streamed; leave stream out",
+        ),
+        (
+            {"best_of": 2, "n": 3},
+            "best_of",
+            "best_of is 2 and n 3: so many cannot be chosen of it; ask for 3 or more",
+        ),
+        (
+            {"prompt": ["a"] * 9, "best_of": 128},
+            "prompt",
+            f"9 prompts with best_of 128 make 1152 choices; at most {MAX_CHOICES} in one request",
         ),
         ({"suffix": "z"}, "suffix", "suffix is not supported: this model cannot infill"),
         (
@@ -182,6 +192,22 @@ def test_what_a_completion_cannot_ask(
     served: Served, fields: dict[str, Any], param: str, message: str
 ) -> None:
     assert refused(served, **fields) == (param, message)
+
+
+def test_more_samples_are_drawn_and_scored_than_are_told(served: Served) -> None:
+    prepared = completion(served, n=2, best_of=5, return_token_ids=True)
+    assert (prepared.n, prepared.n_told, len(prepared.returned_prompts)) == (5, 2, 2)
+    assert (prepared.scores, prepared.logprobs) == (True, None)
+    assert prepared.prompts[0].params.logprobs == 0
+    told = completion(served, n=2, best_of=5, logprobs=3)
+    assert (told.logprobs, told.prompts[0].params.logprobs) == (3, 3)
+    as_many = completion(served, n=2, best_of=2, stream=True)
+    assert (as_many.n, as_many.scores, as_many.prompts[0].params.logprobs) == (2, False, None)
+
+
+def test_a_priority_is_told(served: Served) -> None:
+    assert completion(served, priority=-3).priority == chat(served, priority=-3).priority == -3
+    assert completion(served).priority == 0
 
 
 def test_a_bias_key_of_many_digits_is_refused_and_not_read(served: Served) -> None:
