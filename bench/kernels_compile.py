@@ -27,10 +27,11 @@ from triton.runtime import JITFunction
 
 from bench.flag_types import Parser
 from common.kernels.paged import KVLayer, PageGeometry, Scratch
-from common.kernels.triton import activation, decode, norms, pages, prefill, rope
+from common.kernels.triton import activation, decode, norms, pages, prefill, rope, sampling
 from common.kernels.triton.configs import decode_tile, prefill_tile
 from common.kernels.triton.launch import Launch
 from common.kernels.triton.rows import DeviceRows
+from common.kernels.triton.sampling_rows import SamplingRows
 
 SHARED_LIMITS_BYTES = {80: 166_912, 90: 232_448, 100: 232_448}
 """Of one block, by chip: CUDA C++ Programming Guide, technical specifications."""
@@ -44,10 +45,11 @@ DTYPE_NAMES = {
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
     torch.float32: "fp32",
+    torch.float64: "fp64",
     torch.int64: "i64",
     torch.int32: "i32",
 }
-MAX_REGISTERS = {"decode attention": 128, "prefill attention": 224}
+MAX_REGISTERS = {"decode attention": 128, "prefill attention": 224, "draw": 128}
 """Of a thread, so that blocks enough are on a multiprocessor to hide what memory takes."""
 
 MAX_REGISTERS_ELSEWHERE = 64
@@ -67,19 +69,46 @@ class Shape:
     n_heads: int
     n_kv_heads: int
     head_dim: int
+    n_vocab: int
     page_tokens: int = 16
 
 
 SHAPES = (
-    Shape(name="SmolLM2-135M", hidden=576, intermediate=1536, n_heads=9, n_kv_heads=3, head_dim=64),
     Shape(
-        name="Llama-3.2-1B", hidden=2048, intermediate=8192, n_heads=32, n_kv_heads=8, head_dim=64
+        name="SmolLM2-135M",
+        hidden=576,
+        intermediate=1536,
+        n_heads=9,
+        n_kv_heads=3,
+        head_dim=64,
+        n_vocab=49152,
     ),
     Shape(
-        name="Llama-3-8B", hidden=4096, intermediate=14336, n_heads=32, n_kv_heads=8, head_dim=128
+        name="Llama-3.2-1B",
+        hidden=2048,
+        intermediate=8192,
+        n_heads=32,
+        n_kv_heads=8,
+        head_dim=64,
+        n_vocab=128256,
     ),
     Shape(
-        name="Llama-2-7B", hidden=4096, intermediate=11008, n_heads=32, n_kv_heads=32, head_dim=128
+        name="Llama-3-8B",
+        hidden=4096,
+        intermediate=14336,
+        n_heads=32,
+        n_kv_heads=8,
+        head_dim=128,
+        n_vocab=128256,
+    ),
+    Shape(
+        name="Llama-2-7B",
+        hidden=4096,
+        intermediate=11008,
+        n_heads=32,
+        n_kv_heads=32,
+        head_dim=128,
+        n_vocab=32000,
     ),
     Shape(
         name="Qwen2.5-7B, pages of 64",
@@ -88,16 +117,35 @@ SHAPES = (
         n_heads=28,
         n_kv_heads=4,
         head_dim=128,
+        n_vocab=152064,
         page_tokens=64,
     ),
     Shape(
-        name="Llama-3-70B", hidden=8192, intermediate=28672, n_heads=64, n_kv_heads=8, head_dim=128
+        name="Llama-3-70B",
+        hidden=8192,
+        intermediate=28672,
+        n_heads=64,
+        n_kv_heads=8,
+        head_dim=128,
+        n_vocab=128256,
     ),
     Shape(
-        name="head dim 80", hidden=2560, intermediate=10240, n_heads=32, n_kv_heads=32, head_dim=80
+        name="head dim 80",
+        hidden=2560,
+        intermediate=10240,
+        n_heads=32,
+        n_kv_heads=32,
+        head_dim=80,
+        n_vocab=32000,
     ),
     Shape(
-        name="head dim 96", hidden=3072, intermediate=8192, n_heads=32, n_kv_heads=8, head_dim=96
+        name="head dim 96",
+        hidden=3072,
+        intermediate=8192,
+        n_heads=32,
+        n_kv_heads=8,
+        head_dim=96,
+        n_vocab=32064,
     ),
 )
 
@@ -173,6 +221,8 @@ def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> di
     hidden, weight = rows(shape.hidden), torch.empty(shape.hidden, dtype=dtype, device=META)
     cos_sin = torch.empty((64, shape.head_dim), dtype=torch.float32, device=META)
     at = integers(n_rows, of=torch.int64)
+    logits = torch.empty((n_rows, shape.n_vocab), dtype=torch.float32, device=META)
+    randomness, draw = sampling.launches(logits, sampling_rows(n_rows, shape.n_vocab), at, at)
     pool = torch.empty((8, layer.geometry.stride * dtype.itemsize), dtype=torch.uint8, device=META)
     one_row, many_rows = (of(dtype, chip, shape.head_dim) for of in (decode_tile, prefill_tile))
     attend, merging = decode.launches(out, layer, on_device, one_row, out)
@@ -185,7 +235,25 @@ def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> di
         "add, rms norm": norms.launch(hidden, hidden, weight, 1e-5, hidden),
         "silu mul": activation.launch(rows(2 * shape.intermediate), rows(shape.intermediate)),
         "page copy": pages.launch(pool, at, pool, at),
+        "randomness": randomness,
+        "draw": draw,
     }
+
+
+def sampling_rows(n_rows: int, n_vocab: int) -> SamplingRows:
+    def empty(dtype: torch.dtype, *sizes: int) -> Tensor:
+        return torch.empty((n_rows, *sizes), dtype=dtype, device=META)
+
+    return SamplingRows(
+        scale_R=empty(torch.float64),
+        limits_R4=empty(torch.int64, 4),
+        keys_R3=empty(torch.int64, 3),
+        penalty_R3=empty(torch.float32, 3),
+        history_R=empty(torch.int32),
+        history_HV=empty(torch.int32, n_vocab),
+        bias_R=empty(torch.int32),
+        bias_SV=empty(torch.float32, n_vocab),
+    )
 
 
 def paged(shape: Shape, dtype: torch.dtype) -> KVLayer:

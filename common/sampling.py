@@ -26,27 +26,14 @@ from torch import Tensor
 
 from common.engine.plan import Draw, Drawn
 from common.kernels import native_rowwise, ops
+from common.kernels.draws import EXP2_SERIES, UNIFORM_BITS, WEIGHT_BITS, scale_of, weight_bits
+from common.kernels.triton import choice
+from common.kernels.triton.sampling_rows import SamplingRows
 from common.params import SamplingParams, TokenLogprob
 
-UNIFORM_BITS = 53
-WEIGHT_BITS = 62  # of a row's sum, so that it stays below 2**63
 BIN_SHIFT = 48  # of a float64's bits: keeps 4 of the mantissa, so 16 bins an octave
 BIN_BEFORE_ONE = 0x3FEF  # what the shift leaves of 1.0, less 1
 N_BINS = 2 + 16 * WEIGHT_BITS
-MIN_TEMPERATURE = 1e-300  # what is smaller divides to NaN
-LOG2_E = 1.4426950408889634
-EXP2_SERIES = (  # 2 ** f for -1/2 <= f <= 1/2 within 1.6e-14: the highest power first
-    1.0148341268202081e-07,
-    1.3258335398449777e-06,
-    1.5252990011882775e-05,
-    0.0001540344088448824,
-    0.0013333557625477476,
-    0.009618129181163879,
-    0.05550410866841569,
-    0.2402265069572282,
-    0.6931471805598851,
-    1.0,
-)
 NO_GRAMMAR: Mapping[int, NDArray[np.bool_]] = MappingProxyType({})
 CPU_WEIGHTS = 2**16  # computed at once: what a core's cache holds
 DEVICE_WEIGHTS = 2**24
@@ -63,6 +50,21 @@ def sample(
     """
     if not draws:
         return ()
+    by_triton = choice.computes(logits_BV)
+    tokens = (_sample_by_triton if by_triton else _sample)(logits_BV, draws, allowed)
+    return _with_logprobs(logits_BV, draws, tokens)
+
+
+def _sample_by_triton(
+    logits_BV: Tensor, draws: Sequence[Draw], allowed: Mapping[int, NDArray[np.bool_]]
+) -> list[int]:
+    rows = SamplingRows.of(draws, allowed, logits_BV.shape[1], logits_BV.device)
+    return _all_drawn(ops.sample(logits_BV, rows).tolist())
+
+
+def _sample(
+    logits_BV: Tensor, draws: Sequence[Draw], allowed: Mapping[int, NDArray[np.bool_]]
+) -> list[int]:
     rows = list(logits_BV.unbind(0))
     for b, allowed_V in allowed.items():
         may_V = torch.from_numpy(allowed_V).to(logits_BV.device)
@@ -81,7 +83,7 @@ def sample(
     drawn = _draw_rows([rows[b] for b in random], [draws[b] for b in random])
     for b, token in zip(random, drawn, strict=True):
         tokens[b] = token
-    return _with_logprobs(logits_BV, draws, tokens)
+    return tokens
 
 
 def score(logits_RV: Tensor, targets: Sequence[int], n_top: int) -> tuple[TokenLogprob, ...]:
@@ -164,10 +166,14 @@ def _penalise_outputs(logits_V: Tensor, draw: Draw) -> None:
 
 
 def _argmax(logits_RV: Tensor) -> list[int]:
-    tokens_R = ops.argmax(logits_RV)
-    if -1 in tokens_R:
+    return _all_drawn(ops.argmax(logits_RV))
+
+
+def _all_drawn(tokens: list[int]) -> list[int]:
+    """-1: none could be."""
+    if -1 in tokens:
         raise ArithmeticError("the logits have no finite maximum")
-    return tokens_R
+    return tokens
 
 
 def _require_finite(maxima: Tensor) -> None:
@@ -186,8 +192,8 @@ def _weights(logits_RV: Tensor, temperatures: Sequence[float]) -> Tensor:
     """
     maxima = logits_RV.amax(-1, keepdim=True)
     _require_finite(maxima)
-    scales = torch.tensor([_scale(t) for t in temperatures], dtype=torch.float64)
-    bits = _weight_bits(logits_RV.shape[-1])
+    scales = torch.tensor([scale_of(t) for t in temperatures], dtype=torch.float64)
+    bits = weight_bits(logits_RV.shape[-1])
     x = (logits_RV.double() - maxima).mul_(scales.to(logits_RV.device)[:, None])
     n = x.clamp_(min=-2 - bits).round()
     fraction = x.sub_(n)
@@ -196,15 +202,6 @@ def _weights(logits_RV: Tensor, temperatures: Sequence[float]) -> Tensor:
         power.mul_(fraction).add_(coefficient)
     exponent = n.to(torch.int64).add_(1023 + bits).bitwise_left_shift_(52)
     return power.mul_(exponent.view(torch.float64)).to(torch.int64)
-
-
-def _scale(temperature: float) -> float:
-    """What a logit's distance to the largest is multiplied with, to be an exponent of 2."""
-    return LOG2_E / max(temperature, MIN_TEMPERATURE)
-
-
-def _weight_bits(n_vocab: int) -> int:
-    return WEIGHT_BITS - math.ceil(math.log2(n_vocab))
 
 
 def _draw_rows(rows: Sequence[Tensor], draws: Sequence[Draw]) -> list[int]:
@@ -223,16 +220,14 @@ def _draw_natively(rows: Sequence[Tensor], draws: Sequence[Draw]) -> list[int]:
     params = [draw.params for draw in draws]
     tokens = native_rowwise.draw(
         rows,
-        scales=[_scale(p.temperature) for p in params],
+        scales=[scale_of(p.temperature) for p in params],
         min_ps=[p.min_p for p in params],
         top_ps=[p.top_p for p in params],
         top_ks=[p.top_k for p in params],
         uniforms=[_uniform(draw) for draw in draws],
-        weight_bits=_weight_bits(len(rows[0])),
+        weight_bits=weight_bits(len(rows[0])),
     )
-    if -1 in tokens:
-        raise ArithmeticError("the logits have no finite maximum")
-    return tokens
+    return _all_drawn(tokens)
 
 
 def _draw(logits_RV: Tensor, draws: Sequence[Draw]) -> list[int]:
@@ -329,7 +324,7 @@ def _score(logits_RV: Tensor, targets: Sequence[int], n_top: int) -> list[TokenL
     values, ranks = values_R1.squeeze(-1).tolist(), (ahead + ties + 1).tolist()
     scores: list[TokenLogprob] = []
     for r, target in enumerate(targets):
-        log_total = maxima[r] + math.log(totals[r]) - _weight_bits(n_vocab) * math.log(2)
+        log_total = maxima[r] + math.log(totals[r]) - weight_bits(n_vocab) * math.log(2)
         top = _top(logits_RV[r], min(n_top, n_vocab))
         scores.append(
             TokenLogprob(

@@ -25,6 +25,7 @@ from common.kernels.cpu import native
 from common.kernels.matrix import Matrix, packs
 from common.kernels.paged import KVLayer
 from common.kernels.triton import choice
+from common.kernels.triton.sampling_rows import SamplingRows
 
 
 def set_threads(n: int, dtype: torch.dtype | None = None) -> None:
@@ -170,6 +171,14 @@ def argmax(logits_RV: Tensor) -> list[int]:
     if is_native(logits_RV) and logits_RV.dtype is torch.float32:
         return native_rowwise.argmax(logits_RV)
     return torch_path.argmax(logits_RV)
+
+
+def sample(logits_RV: Tensor, rows: SamplingRows) -> Tensor:
+    """Tokens [R] int64, drawn where the logits are and not read back; see `triton.sampling`.
+
+    Only where `choice.computes(logits_RV)`.
+    """
+    return _triton().sample(logits_RV, rows)
 
 
 def _triton() -> ModuleType:

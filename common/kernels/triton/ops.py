@@ -13,8 +13,9 @@ from common.kernels.triton.choice import chip_of
 from common.kernels.triton.configs import decode_tile, prefill_tile
 from common.kernels.triton.norms import add_rms_norm, rms_norm
 from common.kernels.triton.rope import rope_and_write
+from common.kernels.triton.sampling import sample
 
-__all__ = ["add_rms_norm", "attend", "rms_norm", "rope_and_write", "swiglu"]
+__all__ = ["add_rms_norm", "attend", "rms_norm", "rope_and_write", "sample", "swiglu"]
 
 
 def attend(q_TND: Tensor, layer: KVLayer, rows: AttentionRows) -> Tensor:

@@ -1,0 +1,165 @@
+"""What the tokens of a pass are drawn by, as arrays on the device. Must not import Triton.
+
+R rows  V vocabulary  H rows with a history  S rows with a bias
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.kernels.draws import UNIFORM_BITS, scale_of, weight_bits
+from common.params import SamplingParams
+
+IN_PROMPT = 1 << 30
+"""Of an entry of a history: the token is in the prompt. What is below counts it in the outputs."""
+
+MAX_SHIFT = 127  # of top_p: what is shifted has fewer bits than that
+
+
+class Drawing(Protocol):
+    """What is read of `common.engine.plan.Draw`."""
+
+    @property
+    def params(self) -> SamplingParams: ...
+    @property
+    def prompt(self) -> tuple[int, ...]: ...
+    @property
+    def outputs(self) -> tuple[int, ...]: ...
+    @property
+    def sample(self) -> int: ...
+    @property
+    def index(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingRows:
+    """Kept from step to step, and changed in place.
+
+    scale_R     float64; of a logit's distance to the largest, to an exponent of 2; 0: greedy
+    limits_R4   int64; the least weight by min_p (0: any); top_k (0: all); top_p, as a mantissa
+                (0: all) over a power of 2
+    keys_R3     int64; seed, sample, index: what the draw's randomness is a function of
+    penalty_R3  float32; repetition, frequency, presence
+    history_R   int32; row of history_HV, or -1: no penalties
+    history_HV  int32; see IN_PROMPT; the drawn token is counted
+    bias_R      int32; row of bias_SV, or -1
+    bias_SV     float32; -inf: must not be drawn
+    """
+
+    scale_R: Tensor
+    limits_R4: Tensor
+    keys_R3: Tensor
+    penalty_R3: Tensor
+    history_R: Tensor
+    history_HV: Tensor
+    bias_R: Tensor
+    bias_SV: Tensor
+
+    @staticmethod
+    def of(
+        draws: Sequence[Drawing],
+        allowed: Mapping[int, NDArray[np.bool_]],
+        n_vocab: int,
+        device: torch.device,
+    ) -> "SamplingRows":
+        """`allowed` [V] by draw: what its grammar lets it draw."""
+        histories, biases = _Table(n_vocab, np.int32), _Table(n_vocab, np.float32)
+        for row, draw in enumerate(draws):
+            if _reads_history(draw.params):
+                histories.add(_history(draw, n_vocab))
+            else:
+                histories.skip()
+            bias_V = _bias(draw, allowed.get(row), n_vocab)
+            if bias_V is None:
+                biases.skip()
+            else:
+                biases.add(bias_V)
+        params = [draw.params for draw in draws]
+        arrays: dict[str, NDArray[np.generic]] = {
+            "scale_R": np.array([_scale(p) for p in params]),
+            "limits_R4": np.array([_limits(p, n_vocab) for p in params], np.int64),
+            "keys_R3": np.array([(d.params.seed, d.sample, d.index) for d in draws], np.int64),
+            "penalty_R3": np.array([_penalties(p) for p in params], np.float32),
+            "history_R": np.array(histories.row_of, np.int32),
+            "history_HV": histories.rows,
+            "bias_R": np.array(biases.row_of, np.int32),
+            "bias_SV": biases.rows,
+        }
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return SamplingRows(
+            **{name: t.to(device, non_blocking=True) for name, t in tensors.items()}
+        )
+
+
+class _Table:
+    """Rows of the vocabulary's width that some draws have."""
+
+    def __init__(self, n_vocab: int, dtype: type[np.generic]) -> None:
+        self._rows: list[NDArray[np.generic]] = []
+        self._empty = np.zeros((0, n_vocab), dtype)
+        self.row_of: list[int] = []
+
+    def add(self, row_V: NDArray[np.generic]) -> None:
+        self.row_of.append(len(self._rows))
+        self._rows.append(row_V)
+
+    def skip(self) -> None:
+        self.row_of.append(-1)
+
+    @property
+    def rows(self) -> NDArray[np.generic]:
+        return np.stack(self._rows) if self._rows else self._empty
+
+
+def _scale(params: SamplingParams) -> float:
+    return 0.0 if params.temperature == 0 else scale_of(params.temperature)
+
+
+def _limits(params: SamplingParams, n_vocab: int) -> tuple[int, int, int, int]:
+    most = 1 << weight_bits(n_vocab)  # the most likely token's weight
+    least = math.ceil(Fraction(params.min_p) * most)
+    top_k = params.top_k if 0 < params.top_k < n_vocab else 0
+    if params.top_p >= 1:
+        return least, top_k, 0, UNIFORM_BITS
+    fraction, exponent = math.frexp(params.top_p)
+    mantissa = int(math.ldexp(fraction, UNIFORM_BITS))
+    return least, top_k, mantissa, min(UNIFORM_BITS - exponent, MAX_SHIFT)
+
+
+def _penalties(params: SamplingParams) -> tuple[float, float, float]:
+    return params.repetition_penalty, params.frequency_penalty, params.presence_penalty
+
+
+def _reads_history(params: SamplingParams) -> bool:
+    return _penalties(params) != (1, 0, 0)
+
+
+def _history(draw: Drawing, n_vocab: int) -> NDArray[np.int32]:
+    history_V = np.zeros(n_vocab, np.int32)
+    np.add.at(history_V, np.array(draw.outputs, np.int64), 1)
+    history_V[np.array(draw.prompt, np.int64)] |= IN_PROMPT
+    return history_V
+
+
+def _bias(
+    draw: Drawing, allowed_V: NDArray[np.bool_] | None, n_vocab: int
+) -> NDArray[np.float32] | None:
+    params = draw.params
+    ends = draw.index < params.min_tokens
+    if allowed_V is None and not ends and not params.logit_bias:
+        return None
+    bias_V = np.zeros(n_vocab, np.float32)
+    for token, bias in params.logit_bias:
+        bias_V[token] = bias
+    if ends:
+        bias_V[list(params.end_token_ids + params.stop_token_ids)] = -np.inf
+    if allowed_V is not None:
+        bias_V[~allowed_V] = -np.inf
+    return bias_V
