@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common.ids import HostId, InstanceId
 from common.messages import RegionKey
-from common.rundir import socket_file
+from common.rundir import SHORT_INSTANCE, socket_file
 from transfer import fdpass
 from transfer.api import Region
 from transfer.backends.mapped_mover import Command, Connect, Forget, Mover, Nudge, PeerMemory
@@ -39,7 +39,7 @@ class MappedBackend(ABC):
         """Raises SetupError: no private directory, a path too long, or in use."""
         self._instance = instance
         self._host = host
-        self._path = socket_file(run_dir, f"{instance[:12]}.{self.file_suffix}")
+        self._path = socket_file(run_dir, f"{instance[:SHORT_INSTANCE]}.{self.file_suffix}")
         self._tickets = tickets
         self._exports: dict[int, Region] = {}
         self._inbox = Inbox[Command]()
