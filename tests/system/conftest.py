@@ -1,12 +1,15 @@
 """Servers that many tests share: one start for each configuration."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import openai
 import pytest
 
 from tests.servers import RunningServer, serving
+from tests.system.relayed import Relayed, relaying
 from tests.system.streams import SMALL, connected
 
 
@@ -22,6 +25,20 @@ def server(default_model: Path, request_log: Path) -> Iterator[RunningServer]:
     flags = ("--disaggregate", "always", "--request-log", str(request_log))
     with serving(default_model, *SMALL, *flags) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def relayed_by_transport(default_model: Path) -> Iterator[Callable[[str], Relayed]]:
+    """The same, with a relay between its processes; each started once, and kept."""
+    with ExitStack() as stack:
+        yield cache(lambda transport: stack.enter_context(relaying(default_model, transport)))
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def relayed(
+    relayed_by_transport: Callable[[str], Relayed], request: pytest.FixtureRequest
+) -> Relayed:
+    return relayed_by_transport(request.param)
 
 
 @pytest.fixture
