@@ -91,6 +91,10 @@ def of_ebnf(grammar: str) -> str:
         ) from error
 
 
+class Panic(RuntimeError):
+    """A bug of the library's met a grammar."""
+
+
 class GrammarTokenizer:
     """A model's tokens as `llguidance` wants them. Immutable; takes 0.3 s to make."""
 
@@ -128,7 +132,10 @@ class GrammarTokenizer:
         to be followed, as far as an answer's first tokens tell. May take a second."""
         if not self.end_token_ids:
             raise ClientError(f"{param}: this model has no token that ends an answer", param=param)
-        reason = _with_room(lambda: self._failure(grammar))
+        try:
+            reason = _with_room(lambda: self._failure(grammar))
+        except Panic as panic:
+            reason = str(panic)
         if reason is not None:
             reason = (reason.strip().splitlines() or ["it is not valid"])[0][:_MAX_REASON_CHARS]
             raise ClientError(f"{param} cannot be followed: {reason}", param=param)
@@ -245,8 +252,10 @@ def _with_room(work: Callable[[], _Result]) -> _Result:
     def run() -> None:
         try:
             result.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - of whoever waits
+        except Exception as error:  # noqa: BLE001 - of whoever waits
             result.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - a panic is no Exception, and ends its thread
+            result.set_exception(Panic(str(error)))
 
     with _stack_bytes:
         before = threading.stack_size(_STACK_BYTES)

@@ -178,6 +178,13 @@ def test_grammars_that_can_be_followed(grammars: GrammarTokenizer, grammar: str)
     grammars.check(grammar, param="x")
 
 
+def test_a_grammar_that_the_library_panics_of_is_refused(grammars: GrammarTokenizer) -> None:
+    """It cuts what it says of a schema to 100 bytes, in the middle of a character, too."""
+    schema = {"minimum": ["x" * 97 + "\U0009ff23"]}
+    with pytest.raises(ClientError, match="schema cannot be followed: end byte index 100"):
+        grammars.check(of_json_schema(schema), param="schema")
+
+
 def test_a_model_whose_answers_have_no_end_follows_no_grammar(smollm2: TextModel) -> None:
     endless = GrammarTokenizer(replace(smollm2, end_token_ids=frozenset()))
     with pytest.raises(ClientError, match="no token that ends an answer"):
