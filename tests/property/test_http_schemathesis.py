@@ -38,6 +38,7 @@ def test_schemathesis(
 
     @settings(
         max_examples=n_examples,
+        derandomize=n_examples == MANY[0],
         deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
