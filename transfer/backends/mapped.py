@@ -14,13 +14,14 @@ from common.messages import RegionKey
 from common.rundir import SHORT_INSTANCE, socket_file
 from transfer import fdpass
 from transfer.api import Region
-from transfer.backends.mapped_mover import Command, Connect, Forget, Mover, Nudge, PeerMemory
+from transfer.backends.commands import Command, Commanding
+from transfer.backends.mapped_mover import Mover, PeerMemory
 from transfer.fdpass import FdDesk
 from transfer.inbox import Inbox
-from transfer.tickets import Pull, Reason, Tickets
+from transfer.tickets import Tickets
 
 
-class MappedBackend(ABC):
+class MappedBackend(Commanding, ABC):
     """Implements `transfer.transport.Backend`, and is `mapped_mover.Memory`, but for what each kind
     of memory says for itself."""
 
@@ -63,19 +64,6 @@ class MappedBackend(ABC):
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
-
-    def start(self, pull: Pull) -> None:
-        if not self._inbox.put(pull):
-            self._tickets.fail(pull, Reason.CLOSED, "")
-
-    def nudge(self) -> None:
-        self._inbox.put(Nudge())
-
-    def connect(self, remote: RegionKey) -> None:
-        self._inbox.put(Connect(remote))
-
-    def forget(self, owner: InstanceId) -> None:
-        self._inbox.put(Forget(owner))
 
     def close(self) -> None:
         self._inbox.ask_to_end()

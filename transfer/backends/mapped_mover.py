@@ -21,6 +21,7 @@ from common.ids import InstanceId
 from common.messages import RegionKey
 from transfer import fdpass
 from transfer.api import Copy, PageArray
+from transfer.backends.commands import Command, Connect, Forget, Nudge
 from transfer.fdpass import FdDesk
 from transfer.inbox import Inbox
 from transfer.plan import runs, windows
@@ -72,28 +73,6 @@ class Memory(Protocol):
         Raises OSError, ValueError or PeerError: it leads to nothing that can be read.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Connect:
-    """Fetch and map it now."""
-
-    remote: RegionKey
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Unmap the owner's regions, once pulls from there are final."""
-
-    owner: InstanceId
-
-
-@dataclass(frozen=True, slots=True)
-class Nudge:
-    """A pull was cancelled."""
-
-
-Command = Pull | Connect | Forget | Nudge
 
 
 @dataclass(slots=True, eq=False)

@@ -12,15 +12,16 @@ from common.curve import CurveKey, keep_door
 from common.ids import InstanceId
 from common.messages import RegionKey
 from transfer.api import Region
-from transfer.backends.tcp_client import Command, Connect, Forget, Nudge, Puller
+from transfer.backends.commands import Command, Commanding
+from transfer.backends.tcp_client import Puller
 from transfer.backends.tcp_server import PageServer
 from transfer.inbox import Inbox
-from transfer.tickets import Pull, Reason, Tickets
+from transfer.tickets import Tickets
 
 _MAX_SOCKETS = 4096
 
 
-class TcpBackend:
+class TcpBackend(Commanding):
     """Implements `transfer.transport.Backend`."""
 
     name = "tcp"
@@ -72,19 +73,6 @@ class TcpBackend:
 
     def obstacle(self, remote: RegionKey) -> str:
         return "" if self.name in remote.doors else "its pages are not offered so"
-
-    def start(self, pull: Pull) -> None:
-        if not self._inbox.put(pull):
-            self._tickets.fail(pull, Reason.CLOSED, "")
-
-    def nudge(self) -> None:
-        self._inbox.put(Nudge())
-
-    def connect(self, remote: RegionKey) -> None:
-        self._inbox.put(Connect(remote))
-
-    def forget(self, owner: InstanceId) -> None:
-        self._inbox.put(Forget(owner))
 
     def close(self) -> None:
         self._bell.ask_to_end()

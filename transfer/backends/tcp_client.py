@@ -6,7 +6,6 @@ ticket that it fails is final at once. Must not have more in flight than the win
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import zmq
 
@@ -14,31 +13,11 @@ from common.curve import CurveKey
 from common.errors import PeerError
 from common.ids import InstanceId
 from common.messages import RegionKey
+from transfer.backends.commands import Command, Connect, Forget, Nudge
 from transfer.backends.tcp_link import Link
 from transfer.inbox import Inbox
 from transfer.tickets import Pull, Reason, Tickets
 
-
-@dataclass(frozen=True, slots=True)
-class Connect:
-    """Open a link there."""
-
-    remote: RegionKey
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Close the links there, once their pulls are final."""
-
-    owner: InstanceId
-
-
-@dataclass(frozen=True, slots=True)
-class Nudge:
-    """A pull was cancelled."""
-
-
-Command = Pull | Connect | Forget | Nudge
 _LinkKey = tuple[InstanceId, str, int]  # owner, door, page_bytes
 
 
