@@ -35,8 +35,8 @@ class Piece:
     """What one choice gains at once."""
 
     choice: int
-    text: str
-    tokens: tuple[int, ...] = ()  # what it counts; their text may come later
+    text: str  # "": of tokens that are hidden, or whose text is held back and comes later
+    tokens: tuple[int, ...] = ()  # what it counts
     scored: tuple[Scored, ...] = ()
     finish: str | None = None  # "stop" or "length"
     stop_reason: str | int | None = None  # the stop string or stop token that ended it
@@ -232,8 +232,6 @@ class Answer:
             choice.over = True
             self._count_choice(choice, finish)
         tokens = delta.tokens[: got.n_tokens] if self.prepared.return_token_ids else ()
-        if not (text or tokens or scored or finish):
-            return []
         n_tokens = choice.text.n_tokens
         return [Piece(choice.index, text, tokens, scored, finish, reason, n_tokens)]
 

@@ -59,13 +59,13 @@ class ChatForm(ChoicesForm[ChatChunkChoice]):
     def event(self, piece: Piece) -> bytes:
         said = self._reading.read(piece)
         told = said.text or said.calls or said.reasoning
-        if not (told or piece.scored or piece.tokens or piece.finish):
+        if piece.text and not (told or piece.scored or piece.tokens or piece.finish):
             return b""  # it may become a call
         choice = ChatChunkChoice(
             index=piece.choice,
             delta=ChatDelta(
                 reasoning_content=said.reasoning or None,
-                content=said.text or None,
+                content=said.text or (None if told or piece.finish else ""),
                 tool_calls=[self._call(piece.choice, part) for part in said.calls] or None,
             ),
             logprobs=self._scores(piece.scored) if piece.scored else None,
