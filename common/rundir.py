@@ -3,8 +3,14 @@
 Must hold only names that vanish with their owners: no data.
 """
 
+import fcntl
 import os
+import shutil
+import tempfile
+import time
 import uuid
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from common.errors import SetupError
@@ -12,6 +18,8 @@ from common.ids import HostId, InstanceId
 
 SHORT_INSTANCE = 12  # characters that `wire` and `transfer` name their sockets by, and a kind
 _MAX_PATH_BYTES = 107  # of a Unix socket's address, its ending NUL aside
+_PREFIX = "baton-"
+_NEW_S = 60.0  # younger than that, nobody may have got to lock it yet
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -25,6 +33,39 @@ def host_id() -> HostId:
         return HostId(uuid.uuid4().hex)  # equal to nobody's: always right, never fast
     numbers = [space.partition("[")[2].rstrip("]") for space in spaces]
     return HostId("-".join((boot, *numbers, str(os.geteuid()))))
+
+
+@contextmanager
+def temporary() -> Generator[Path]:
+    """One's own for as long as one lives, among the temporary files. Those of processes that were
+    killed go first: its lock is what tells a living one's, and the kernel lets go of it."""
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    try:
+        with _locked(path):
+            yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for path in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # another's, locked, no directory, or another was faster
+            stat = path.lstat()
+            if stat.st_uid == os.geteuid() and time.time() - stat.st_mtime > _NEW_S:
+                with _locked(path):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Raises OSError where another process has it."""
+    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(held)
 
 
 def make_private(run_dir: Path) -> None:

@@ -3,10 +3,8 @@
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -26,7 +24,7 @@ from common.ids import InstanceId, Role
 from common.log import RequestLog, line, set_up_logging
 from common.messages import PROTOCOL, Hello, ModelIdentity, Peer
 from common.metrics import GatewayMetrics
-from common.rundir import host_id, make_private, remove_sockets
+from common.rundir import host_id, make_private, remove_sockets, temporary
 from common.text.grammar import Grammars, GrammarTokenizer
 from common.text.load import load_text_model
 from common.wire import Mailbox
@@ -300,11 +298,8 @@ def _run_dir(config: ServeConfig) -> "Iterator[Path]":
         make_private(path)
         yield path
         return
-    path = Path(tempfile.mkdtemp(prefix="baton-"))
-    try:
+    with temporary() as path:
         yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ Start-up lines are `key=value`: what is loading, the memory it takes, how many t
 import argparse
 import logging
 import os
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -43,7 +42,7 @@ from common.log import RequestLog, line, set_up_logging
 from common.messages import PROTOCOL, Hello, Limits, ModelIdentity, Peer, RegionKey
 from common.model.description import read_spec
 from common.model.load import DTYPES, LoadedModel, load_model, weights_bytes
-from common.rundir import host_id, make_private
+from common.rundir import host_id, make_private, temporary
 from common.text.grammar import Grammars, GrammarTokenizer
 from common.text.load import load_text_model
 from common.values import Quantization, TransportName
@@ -337,7 +336,7 @@ class _Worker:
             path = Path(self._config.run_dir)
             make_private(path)
             return path
-        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-")))
+        return self._stack.enter_context(temporary())
 
     def _listen(self) -> str:
         host = self._config.control_host
