@@ -35,6 +35,7 @@ from launch.gateway.auth import guarded
 from launch.gateway.connection import SEND_BUFFER_BYTES, Limits, connections
 from launch.gateway.engine import Engine
 from launch.gateway.http import create_app
+from launch.notify import Notifier, has_terminal
 from launch.security import api_keys, check_control, check_tls, is_loopback, without_secrets
 from launch.supervise import CRASHES, Supervisor
 
@@ -127,7 +128,10 @@ class _Server:
         self._engine.troubles = self._troubles
         self._admission = Admission(config.max_waiting_requests, self._metrics)
         self._http: uvicorn.Server | None = None
+        self._notifier = Notifier(environ)
+        self._has_terminal = has_terminal()
         self._draining: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
         self._exit_code = 0
         self._hopeless_why: str | None = None
 
@@ -145,15 +149,19 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._told_to_stop)
-        _log.info(line("starting", model=self._config.model, join=self._mailbox.endpoints[-1]))
+        loop.add_signal_handler(signal.SIGHUP, self._told_to_restart)
+        join, pid = self._mailbox.endpoints[-1], os.getpid()
+        _log.info(line("starting", model=self._config.model, join=join, pid=pid))
         config = self._config
         if config.disaggregate == "always" and config.decode.workers and not config.prefill.workers:
             _log.warning(line("no_prefill_worker", detail=_ALL_LOCAL))
         self._engine.start()
         self._supervisor.start()
+        beating = asyncio.create_task(self._notifier.beat())
         try:
             await self._serve_http(listener)
         finally:
+            beating.cancel()
             self._engine.close()
             await self._supervisor.stop()
             self._mailbox.close(linger_ms=GOODBYE_MS)
@@ -222,6 +230,29 @@ class _Server:
                 after_s=round(time.monotonic() - began, 1),
             )
         )
+        self._notifier.ready(f"serving at {url}")
+
+    # --- restarting --------------------------------------------------------------------------
+
+    def _told_to_restart(self) -> None:
+        """SIGHUP: the workers, one after the other. A terminal that is closed sends it, too."""
+        if self._has_terminal and not has_terminal():
+            self._told_to_stop()
+        elif self._draining is None and self._restarting is None:
+            self._restarting = asyncio.create_task(self._restart())
+
+    async def _restart(self) -> None:
+        _log.info(line("rolling_restart"))
+        self._notifier.reloading("restarting the workers one by one")
+        began = time.monotonic()
+        trouble = await self._supervisor.restart_each(lambda role: self._engine.workers()[role])
+        seconds = round(time.monotonic() - began, 1)
+        if trouble:
+            _log.error(line("rolling_restart_stopped", seconds=seconds, detail=trouble))
+        else:
+            _log.info(line("rolling_restarted", seconds=seconds))
+        self._notifier.ready(trouble or "serving, every worker restarted")
+        self._restarting = None
 
     # --- stopping ----------------------------------------------------------------------------
 
@@ -231,6 +262,9 @@ class _Server:
             self._leave_at_once()
             return
         self._admission.draining = True
+        self._notifier.stopping()
+        if self._restarting is not None:
+            self._restarting.cancel()
         self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:

@@ -38,6 +38,8 @@ CRASHES = (  # exit codes of a worker that nobody killed: an exception, and sign
 )
 SETUP_EXIT = 2  # of a worker that names what its operator must change
 KILL_AFTER_S = 5.0  # SIGKILL for who does not leave on SIGTERM
+AGAIN_S = 0.2  # between two signals, which the system would take for one
+LEAVE_S = 10.0  # for a worker that is restarted, beyond the time that its requests get
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +56,14 @@ class _Worker:
     failed_starts: int = 0  # lives in a row that ended before they had joined
     trouble: str = ""  # how the last one ended, until the next has joined
     lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=LAST_LINES))
+    has_joined: bool = False  # one of its lives has
+    leaving: bool = False  # it was told to, to be started again
+    settled: "asyncio.Future[bool] | None" = None  # its restart: whether the next life joins
+
+    def settle(self, *, joined: bool) -> None:
+        """Its next life has joined, or has ended before."""
+        if self.settled is not None and not self.settled.done():
+            self.settled.set_result(joined)
 
     def stop_waiting(self) -> None:
         """It is up, or has ended."""
@@ -114,7 +124,9 @@ class Supervisor:
         """That instance is up, if it is one of ours."""
         for worker in self._of(instance):
             worker.up_at, worker.failed_starts, worker.trouble = _now(), 0, ""
+            worker.has_joined = True
             worker.stop_waiting()
+            worker.settle(joined=True)
 
     def silent(self, instance: InstanceId) -> None:
         """That instance is not up any more. If it lives, it has a while to come back."""
@@ -150,6 +162,48 @@ class Supervisor:
         """Why workers of that pool are not up, as far as ends of processes tell."""
         return tuple(w.trouble for w in self._workers if w.config.role is role and w.trouble)
 
+    # --- a restart, one by one ---------------------------------------------------------------
+
+    async def restart_each(self, n_up: Callable[[Role], int]) -> str:
+        """One after the other: what it has in hand ends, it leaves, it is started again, and is up
+        before the next one's turn comes. "": all were.
+
+        Else the trouble of one that did not come up again: it is started again and again, as any
+        that fails, and those after it are left as they are. `n_up`: workers of a pool that are up.
+        """
+        for worker in self._workers:
+            role, name, began = worker.config.role, worker.config.name, _now()
+            _log.info(line("worker_restarting", worker=name))
+            # Nobody else could go on with what it decodes: that waits for its next life, the
+            # shorter the better. Prompts are computed by decode workers meanwhile.
+            alone = role is Role.DECODE and n_up(role) <= 1
+            if not await self._restart(worker, at_once=alone):
+                return worker.trouble
+            _log.info(line("worker_restarted", worker=name, seconds=round(_now() - began, 1)))
+        return ""
+
+    async def _restart(self, worker: _Worker, *, at_once: bool) -> bool:
+        """False: its next life has ended before it joined."""
+        if worker.process is not None:
+            worker.leaving = True
+            await self._leave(worker, worker.process, at_once=at_once)
+        worker.settled = asyncio.get_running_loop().create_future()
+        try:
+            return await worker.settled
+        finally:
+            worker.settled = None
+
+    async def _leave(self, worker: _Worker, process: Process, *, at_once: bool) -> None:
+        """Told twice it finishes nothing."""
+        waits_s = [worker.config.shutdown_timeout + LEAVE_S]
+        for wait_s in [AGAIN_S, *waits_s] if at_once else waits_s:
+            _signal(process, signal.SIGTERM)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), wait_s)
+                return
+        self._kill(worker, "worker_does_not_leave")
+        await process.wait()
+
     # --- lives -------------------------------------------------------------------------------
 
     async def _keep(self, worker: _Worker) -> None:
@@ -161,13 +215,18 @@ class Supervisor:
             self._on_exit(instance, code)
             if self._stopping.is_set():
                 return
-            if code == SETUP_EXIT:
+            if worker.leaving:
+                worker.leaving = False
+                backoff_s = BACKOFF_S
+                continue
+            if code == SETUP_EXIT and not worker.has_joined:
                 self._on_hopeless(worker.config.name, _reason(worker.lines))
                 return
             if worker.up_at is not None and _now() - worker.up_at >= STEADY_S:
                 backoff_s = BACKOFF_S
             wait_s = backoff_s * random.uniform(0.5, 1.5)
             self._report(worker, code, wait_s)
+            worker.settle(joined=False)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), wait_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
@@ -180,6 +239,8 @@ class Supervisor:
         worker.trouble = f"{name} ended with {how}"
         if n_failed:
             worker.trouble += f", {n_failed} times before it had joined"
+        if code == SETUP_EXIT:
+            worker.trouble += f": {_reason(worker.lines)}"
         _log.error(line("worker_exited", worker=name, exit_code=code, restart_in_s=wait_s))
         if n_failed and n_failed % REPORTED_STARTS == 0:
             said = " | ".join(worker.lines)
