@@ -22,25 +22,11 @@ import msgspec
 from msgspec import Meta
 
 from common.ids import HostId, InstanceId, PageHash, PageId, Role, TransferId
+from common.moments import Mark
 from common.params import FinishReason, SamplingParams, TokenLogprob
+from common.parts import Message, Natural, Part, Positive
 
-PROTOCOL = 5
-
-Natural = Annotated[int, Meta(ge=0, lt=2**31)]
-"""A token, a page or an index: what cannot be one is no message."""
-
-Positive = Annotated[int, Meta(ge=1, lt=2**31)]
-
-
-class Message(
-    msgspec.Struct, tag=True, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False
-):
-    """Base of everything on the wire (msgpack, tagged by class name)."""
-
-
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
-    """Base of what messages are made of; an array on the wire."""
-
+PROTOCOL = 6
 
 # --- what requests are made of ---------------------------------------------------------------
 
@@ -362,6 +348,7 @@ class Snapshot(Message, frozen=True, kw_only=True):
     whole: bool  # `stored` is everything; forget what came before
     n_pages: int
     free_pages: int  # free or cached: can be had at once
+    cached_pages: int  # of these
     running: int
     waiting: int
     queued_tokens: int  # prompt tokens accepted and not yet computed
@@ -391,9 +378,17 @@ class Metrics(Message, frozen=True, kw_only=True):
     values: tuple[tuple[str, float], ...]
 
 
+class Marks(Message, frozen=True, kw_only=True):
+    """worker -> gateway, on the timer of Metrics: what has happened since the last. For people:
+    nothing is decided by it, and what is lost is not told again"""
+
+    marks: tuple[Mark, ...]
+
+
 Common = Hello | Welcome | HelloRefused | Goodbye | Heartbeat | Gone
 ToWorker = End | TokensAck | Resync | ResetPrefixCache | PeerLost
 ToPrefill = Prefill | Accept | Release | ToWorker | Common
 ToDecode = Expect | PagesReady | Handoff | ToWorker | Common
-ToGateway = Accepted | Refused | Tokens | Failed | Snapshot | PrefixCacheReset | Metrics | Common
+Told = Snapshot | PrefixCacheReset | Metrics | Marks
+ToGateway = Accepted | Refused | Tokens | Failed | Told | Common
 AnyMessage = ToPrefill | ToDecode | ToGateway

@@ -22,6 +22,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from common.ids import InstanceId, Role
 from common.messages import Hello, Metrics, Snapshot
@@ -168,6 +169,16 @@ class _WorkerCollector(Collector):
         yield from (running, waiting, usage)
 
 
+class Totals(NamedTuple):
+    """What a gateway has counted since its start, and buckets of its histogram of ITLs."""
+
+    prompt_tokens: int
+    generation_tokens: int
+    answers: Mapping[str, int]  # by the reason they ended
+    failures: Mapping[str, int]  # by HTTP status
+    inter_token: tuple[tuple[float, int], ...]  # (upper bound in seconds, how many up to it)
+
+
 class GatewayMetrics:
     """Everything at `/metrics`. One a gateway; used by its event loop's thread.
 
@@ -284,6 +295,20 @@ class GatewayMetrics:
         each scrape."""
         self._workers.gateway = _Worker(Role.GATEWAY, instance), counts
 
+    def totals(self) -> Totals:
+        """For whoever looks at the last minute."""
+        return Totals(
+            prompt_tokens=int(_value(self.prompt_tokens_total)),
+            generation_tokens=int(_value(self.generation_tokens_total)),
+            answers=_by_label(self._success, "finished_reason"),
+            failures=_by_label(self._failure, "status"),
+            inter_token=tuple(
+                (float(sample.labels["le"]), int(sample.value))
+                for sample in _samples(self.inter_token_latency_seconds)
+                if sample.name.endswith("_bucket")
+            ),
+        )
+
     # --- workers -----------------------------------------------------------------------------
 
     def joined(self, hello: Hello) -> None:
@@ -330,3 +355,19 @@ class GatewayMetrics:
         return Counter(f"baton:{name}", help_text, ("model_name",), registry=self._registry).labels(
             self._model
         )
+
+
+def _samples(instrument: Counter | Histogram) -> list[Sample]:
+    return [sample for family in instrument.collect() for sample in family.samples]
+
+
+def _value(counter: Counter) -> float:
+    return next(one.value for one in _samples(counter) if one.name.endswith("_total"))
+
+
+def _by_label(counter: Counter, label: str) -> dict[str, int]:
+    return {
+        one.labels[label]: int(one.value)
+        for one in _samples(counter)
+        if one.name.endswith("_total")
+    }

@@ -6,7 +6,7 @@ Must not decide anything; losing it loses no request.
 import logging
 import resource
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from common.engine.events import Note, StepDone, StepFailed
 from common.ids import TransferId
 from common.kv.pages import PagePool
 from common.log import RequestLog, line
-from common.messages import Metrics
+from common.messages import Marks, Metrics
 from common.metrics import control_counters
+from common.moments import Mark, Moment
 
 _PAGE_BYTES = resource.getpagesize()
 _STATM = Path("/proc/self/statm")
@@ -31,8 +32,11 @@ _SPANS = {
     "request_handoff_time_seconds": ("migration_begin", "migration_end"),
 }
 """Summary -> the notes of one attempt that it is from and to."""
+_MOMENTS = {moment.value: moment for moment in Moment}
 _LAST = ("context_end", "migration_end", "decoding_end", "failed", "aborted")
 _MOST_OPEN = 4096  # attempts whose notes are remembered: of some there will be no more
+
+_MOST_MARKS = 4096  # since the last were told; older ones are lost
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +57,7 @@ class Journal:
         self._seconds = 0.0
         self._clock = clock
         self._noted: OrderedDict[tuple[TransferId, int], dict[str, float]] = OrderedDict()
+        self._marks: deque[tuple[float, TransferId, int, Moment]] = deque(maxlen=_MOST_MARKS)
         self._spans = dict.fromkeys(
             (f"{name}_{part}" for name in _SPANS for part in ("sum", "count")), 0.0
         )
@@ -67,6 +72,9 @@ class Journal:
             if isinstance(amount, int):
                 self._counters[counter] += amount
         self._span(note)
+        moment = _MOMENTS.get(note.name)
+        if moment is not None:
+            self._marks.append((self._clock(), note.transfer, note.attempt, moment))
 
     def _span(self, note: Note) -> None:
         """How long it is since another note of the attempt, where somebody wants to know."""
@@ -90,6 +98,14 @@ class Journal:
         self._counters["engine_steps_total"] += 1
         self._counters["engine_step_tokens_total"] += n_rows
         self._seconds += final.result.seconds
+
+    def marks(self) -> Marks | None:
+        """What has happened since the last call; None: nothing has."""
+        now, marks = self._clock(), tuple(self._marks)
+        self._marks.clear()
+        if not marks:
+            return None
+        return Marks(marks=tuple(Mark(t, a, moment, now - at) for at, t, a, moment in marks))
 
     def metrics(self, messages: Mapping[str, int], pulls: Mapping[str, float]) -> Metrics:
         """Everything counted so far. `messages`: a mailbox's counts; `pulls`: by metric's name."""

@@ -162,6 +162,7 @@ class Snapshots:
                         whole=whole,
                         n_pages=self._pool.n_pages,
                         free_pages=self._pool.n_available,
+                        cached_pages=self._pool.n_cached,
                         running=load.running,
                         waiting=load.waiting,
                         queued_tokens=load.queued_tokens,

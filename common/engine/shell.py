@@ -163,8 +163,11 @@ class Shell:
         if gateways:
             counts = {**self.mailbox.counts, "stale": self.core.stale_messages}
             metrics = self.journal.metrics(counts, self.pulls.counters())
+            marks = self.journal.marks()
             for gateway in gateways:
                 self.links.send(gateway, metrics, now)
+                if marks is not None:
+                    self.links.send(gateway, marks, now)
 
     def _exit_code(self, now: float) -> int | None:
         if self._stops > 1:

@@ -12,6 +12,7 @@ from common.engine.reports import HEARTBEAT_BUSY_S
 from common.errors import BatonError, InvariantBroken, Overloaded, PeerError, TimedOut, TpotMissed
 from common.ids import InstanceId, Role, TransferId
 from common.messages import AnyMessage, End, Resume, Snapshot
+from common.params import FinishReason
 from common.values import AdmissionPolicy, Disaggregate
 from launch.gateway.events import Admitted, GatewayAction, Rejected
 from launch.gateway.fleet import Fleet
@@ -155,7 +156,7 @@ class Attempts:
             if request.ends_at is not None:
                 self.timeouts.drop(transfer.generate.request, request.ends_at)
             if ending:
-                self._out.note(transfer, ending, {"request": transfer.generate.request})
+                self._out.note(transfer, ending, _answered(transfer))
 
     def admit(self, transfer: Transfer) -> None:
         request = self.requests[transfer.generate.request]
@@ -370,6 +371,14 @@ class Attempts:
             raise InvariantBroken("workers are kept for who does not wait")
         if known != self.transfers.keys() or not there | self.unrouted.keys() <= known:
             raise InvariantBroken("transfers of no request, or requests of no transfer")
+
+
+def _answered(transfer: Transfer) -> dict[str, int | float | str]:
+    """What its client was given."""
+    lengths = [len(sample.outputs) for sample in transfer.samples]
+    finish = transfer.samples[0].finish or FinishReason.STOP  # what is stopped here is told none
+    fields = {"tokens": sum(lengths), "longest": max(lengths), "finish": str(finish)}
+    return {"request": transfer.generate.request, **fields}
 
 
 def _told(chosen: Route) -> dict[str, int | float | str]:

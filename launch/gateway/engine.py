@@ -43,7 +43,9 @@ from launch.gateway.events import (
     StopSample,
     Submit,
 )
+from launch.gateway.fleet import Fleet
 from launch.gateway.health import is_hung
+from launch.gateway.history import History
 from launch.gateway.transfers import Generate, RequestId
 
 MAX_UNREAD_TOKENS = 65_536
@@ -147,6 +149,7 @@ class Engine:
         self._core = GatewayCore(options, lambda: TransferId(uuid.uuid4().hex))
         self._request_log = request_log
         self._metrics = metrics
+        self.history = History(metrics.totals)
         self._streams: dict[RequestId, Stream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -175,6 +178,7 @@ class Engine:
         stream = self._streams[generate.request] = Stream(self, generate.request, arrived)
         if self._closed:
             stream.feed(self._closing(generate.request))
+        self.history.submitted(generate)
         self.post(Submit(replace(generate, hashes=self._hashes(generate))))
         return stream
 
@@ -194,6 +198,11 @@ class Engine:
     def max_model_len(self) -> int | None:
         """Tokens of prompt and output that every worker can take; None: no worker is up."""
         return self._core.fleet.max_model_len
+
+    @property
+    def fleet(self) -> Fleet:
+        """To be read only."""
+        return self._core.fleet
 
     @property
     def n_requests(self) -> int:
@@ -306,6 +315,7 @@ class Engine:
                 self._act(action, now)
             for event in heard:
                 self._record(event)
+                self.history.heard(event)
         if heard:  # there may be more, and sends may have used up the socket's edge
             self._schedule()
         else:
@@ -362,10 +372,13 @@ class Engine:
                     self._metrics.attempt()
             case Note():
                 self._request_log.write(action.name, action.transfer, action.attempt, action.fields)
+                self.history.note(action)
                 if action.name == "routed":
                     fields = action.fields
                     self._metrics.routed(str(fields["decision"]), str(fields["reason"]))
             case _:
+                if not isinstance(action, Delta):
+                    self.history.answered(action)
                 stream = self._streams.get(action.request)
                 if stream is not None:
                     stream.feed(action)

@@ -65,7 +65,9 @@ from launch.gateway.api.responses import (
 )
 from launch.gateway.api.served import Served, check_model
 from launch.gateway.engine import Engine
+from launch.gateway.summary import Server
 from launch.gateway.transfers import Slo
+from launch.gateway.watching import VERSIONS, watching_routes
 
 _log = logging.getLogger(__name__)
 _Body = TypeVar("_Body", CompletionRequest, ChatRequest, ItemRequest)
@@ -95,6 +97,7 @@ def create_app(
         Route("/ready", api.ready),
         Route("/version", api.version),
         Route("/metrics", api.metrics_page),
+        *watching_routes(engine, api.watched),
         *docs_routes(api.limits()),
     ]
     app = Starlette(
@@ -275,12 +278,7 @@ class _Api:
 
     async def ready(self, _: Request) -> Response:
         """200: every pool that is configured has a worker. 503 names what is short."""
-        up = self._engine.workers()
-        wanted = {
-            Role.PREFILL: self._config.prefill.workers,
-            Role.DECODE: max(1, self._config.decode.workers),  # 0: they join by themselves
-        }
-        short = [role for role, n in wanted.items() if n and not up[role]]
+        up, wanted, short = self._engine.workers(), self._wanted, self._short()
         draining = self._admission.draining
         ready = not short and not draining
         state = {
@@ -294,6 +292,32 @@ class _Api:
         }
         headers = {} if ready else {"retry-after": "1"}
         return json_response(encode(state), 200 if ready else 503, headers)
+
+    @property
+    def _wanted(self) -> dict[Role, int]:
+        """Workers that are configured."""
+        return {
+            Role.PREFILL: self._config.prefill.workers,
+            Role.DECODE: max(1, self._config.decode.workers),  # 0: they join by themselves
+        }
+
+    def _short(self) -> list[Role]:
+        """Pools that should have a worker, and have none."""
+        up = self._engine.workers()
+        return [role for role, n in self._wanted.items() if n and not up[role]]
+
+    def watched(self) -> Server:
+        """What `/status` tells of the server itself."""
+        draining = self._admission.draining
+        return Server(
+            unix_s=time.time(),
+            model=self._name,
+            ready=not draining and not self._short(),
+            draining=draining,
+            versions=VERSIONS,
+            in_progress=self._admission.in_progress,
+            slo=self._slo,
+        )
 
     async def reset_prefix_cache(self, _: Request) -> Response:
         await self._engine.reset_prefix_cache()

@@ -54,6 +54,7 @@ GETS = {
     "/ready": "Every pool can serve; 503 names those that cannot",
     "/ping": "The process is alive",
     "/version": "The server's version",
+    "/status": "The pools, the last minute and the last requests, as a document",
     "/metrics": "Prometheus metrics",
 }
 COMMANDS = {"/reset_prefix_cache": "Forget the prefixes that were computed, everywhere"}

@@ -21,6 +21,7 @@ SNAPSHOT = Snapshot(
     whole=True,
     n_pages=10,
     free_pages=4,
+    cached_pages=1,
     running=3,
     waiting=2,
     queued_tokens=0,

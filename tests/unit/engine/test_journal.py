@@ -4,6 +4,8 @@ from common.engine.events import Note
 from common.engine.journal import Journal
 from common.ids import InstanceId, Role, TransferId
 from common.log import RequestLog
+from common.messages import Marks
+from common.moments import Mark, Moment
 
 Values = dict[str, float]
 
@@ -64,6 +66,19 @@ def test_a_handoff_takes_from_the_first_pull_to_the_last() -> None:
     assert watched.values["request_queue_time_seconds_count"] == 0
 
 
+def test_moments_are_told_once_by_their_age() -> None:
+    watched = Watched()
+    assert watched.journal.marks() is None
+    watched.note("queued", at=1.0)
+    watched.note("pages_ready", at=2.0)  # of these there may be many
+    watched.note("context_end", attempt=2, at=3.0)
+    watched.now = 3.5
+    a = TransferId("a")
+    told = (Mark(a, 1, Moment.QUEUED, 2.5), Mark(a, 2, Moment.CONTEXT_END, 0.5))
+    assert watched.journal.marks() == Marks(marks=told)
+    assert watched.journal.marks() is None
+
+
 def test_what_is_remembered_is_bounded() -> None:
     watched = Watched()
     for n in range(5000):
@@ -72,3 +87,6 @@ def test_what_is_remembered_is_bounded() -> None:
     watched.note("context_begin", "t4999", at=6000.0)
     assert watched.values["request_queue_time_seconds_count"] == 1
     assert watched.values["request_queue_time_seconds_sum"] == 1001.0
+    marks = watched.journal.marks()
+    assert marks is not None
+    assert len(marks.marks) == 4096

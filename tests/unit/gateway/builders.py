@@ -91,6 +91,7 @@ def snapshot(  # noqa: PLR0913  every field has a default
         whole=whole,
         n_pages=100,
         free_pages=100,
+        cached_pages=0,
         running=busy,
         waiting=0,
         queued_tokens=queued_tokens,
