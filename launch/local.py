@@ -126,6 +126,7 @@ class _Server:
         self._engine.on_down = self._supervisor.silent
         self._engine.on_hung = self._supervisor.hung
         self._engine.troubles = self._troubles
+        self._engine.history.local_workers = self._supervisor.workers
         self._admission = Admission(config.max_waiting_requests, self._metrics)
         self._http: uvicorn.Server | None = None
         self._notifier = Notifier(environ)

@@ -51,6 +51,7 @@ class _Worker:
     config: WorkerConfig
     instance: InstanceId | None = None
     process: Process | None = None
+    restarts: int = 0  # that nobody asked for
     up_at: float | None = None  # seconds, the loop's clock; None: it has not joined yet
     silence: asyncio.TimerHandle | None = None  # runs while it is not up yet, or not any more
     failed_starts: int = 0  # lives in a row that ended before they had joined
@@ -70,6 +71,19 @@ class _Worker:
         if self.silence is not None:
             self.silence.cancel()
             self.silence = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWorker:
+    """A worker that is kept alive here, as its supervisor knows it."""
+
+    name: str
+    role: Role
+    instance: InstanceId | None  # of its last life; None: it was never started
+    pid: int | None  # None: it is not alive
+    joined: bool  # in this life
+    restarts: int
+    trouble: str  # how its last life ended; empty once the next has joined
 
 
 class Supervisor:
@@ -204,6 +218,20 @@ class Supervisor:
         self._kill(worker, "worker_does_not_leave")
         await process.wait()
 
+    def workers(self) -> tuple[LocalWorker, ...]:
+        return tuple(
+            LocalWorker(
+                name=w.config.name,
+                role=w.config.role,
+                instance=w.instance,
+                pid=None if w.process is None else w.process.pid,
+                joined=w.up_at is not None,
+                restarts=w.restarts,
+                trouble=w.trouble,
+            )
+            for w in self._workers
+        )
+
     # --- lives -------------------------------------------------------------------------------
 
     async def _keep(self, worker: _Worker) -> None:
@@ -230,6 +258,7 @@ class Supervisor:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), wait_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+            worker.restarts += not self._stopping.is_set()
 
     def _report(self, worker: _Worker, code: int, wait_s: float) -> None:
         name = worker.config.name
