@@ -23,7 +23,7 @@ from bench.client import Outcome, Request, Target
 from bench.exits import FAILED_EXIT
 from bench.flag_types import Parser, above, positive
 from bench.load import run
-from bench.measures import Goodput, throughput
+from bench.measures import MS, Goodput, throughput
 from bench.program import exit_status
 from bench.prompts import Prompts
 from bench.server import Server, running
@@ -67,6 +67,8 @@ class Point:
     taken: int
     kept: int  # of the taken ones, their SLO
     goodput: float  # requests/s that kept it
+    p90_ttft_ms: float  # of the taken ones
+    p90_tpot_ms: float
 
 
 def point(factor: float, rate: float, outcomes: Sequence[Outcome], slo: Goodput) -> Point:
@@ -74,6 +76,7 @@ def point(factor: float, rate: float, outcomes: Sequence[Outcome], slo: Goodput)
     refused = sum(outcome.error == REFUSED for outcome in outcomes)
     failed = sum(bool(outcome.error) for outcome in outcomes) - refused
     kept = sum(map(slo.met_by, outcomes))
+    good = [outcome for outcome in outcomes if outcome.ok]
     return Point(
         factor=factor,
         rate=rate,
@@ -83,7 +86,13 @@ def point(factor: float, rate: float, outcomes: Sequence[Outcome], slo: Goodput)
         taken=len(outcomes) - refused - failed,
         kept=kept,
         goodput=kept / (len(outcomes) / rate),
+        p90_ttft_ms=_p90([outcome.ttft_s for outcome in good]),
+        p90_tpot_ms=_p90([outcome.tpot_s or 0.0 for outcome in good]),
     )
+
+
+def _p90(seconds: Sequence[float]) -> float:
+    return MS * float(np.percentile(seconds or [0.0], 90))
 
 
 def verdict(points: Sequence[Point]) -> dict[str, float | bool]:
@@ -122,7 +131,7 @@ def _line(made: Point) -> str:
     return (
         f"{made.factor:5g} x = {made.rate:6.2f} requests/s: goodput {made.goodput:5.2f}, "
         f"{made.kept} of {made.taken} taken kept the SLO, {made.refused} refused, "
-        f"{made.failed} failed"
+        f"{made.failed} failed; p90 TTFT {made.p90_ttft_ms:.0f} ms, TPOT {made.p90_tpot_ms:.1f} ms"
     )
 
 

@@ -25,10 +25,12 @@ def test_goodput_is_over_the_time_in_which_requests_came() -> None:
     made = point(2.0, 4.0, outcomes, SLO)
     assert (made.sent, made.taken, made.kept, made.refused, made.failed) == (4, 3, 1, 1, 0)
     assert made.goodput == pytest.approx(1.0)  # one in the second that four came in
+    assert made.p90_ttft_ms == pytest.approx(1300)
+    assert made.p90_tpot_ms == pytest.approx(66)
 
 
 def seen(rate: float, goodput: float, *, taken: int = 10, kept: int = 10, failed: int = 0) -> Point:
-    return Point(rate, rate, 20, 10, failed, taken, kept, goodput)
+    return Point(rate, rate, 20, 10, failed, taken, kept, goodput, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
