@@ -1,8 +1,9 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from common.available import available_bytes
+from common.available import available_bytes, cpu_quota, usable_cpus
 from common.errors import SetupError
 
 MACHINE = {"proc/meminfo": "MemTotal:  9000 kB\nMemAvailable:  5000 kB\n"}
@@ -27,6 +28,12 @@ CONTAINER = {
 }
 
 
+def write(files: dict[str, str], root: Path) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
 @pytest.mark.parametrize(
     ("files", "available"),
     [
@@ -43,9 +50,7 @@ CONTAINER = {
     ids=["bare", "v2", "v2-no-limit", "v1", "v1-no-limit", "container-over-its-limit"],
 )
 def test_the_tightest_limit_counts(files: dict[str, str], available: int, tmp_path: Path) -> None:
-    for name, text in (MACHINE | files).items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write(MACHINE | files, tmp_path)
     assert available_bytes(tmp_path) == available
 
 
@@ -58,3 +63,48 @@ def test_a_kernel_that_does_not_tell_is_named(tmp_path: Path) -> None:
 
 def test_this_machine_tells() -> None:
     assert available_bytes() > 2**20
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({}, None),
+        ({"sys/fs/cgroup/cpu.max": "150000 100000\n"}, 1.5),
+        (
+            {
+                "proc/self/cgroup": "0::/box\n",
+                "sys/fs/cgroup/cpu.max": "max 100000\n",
+                "sys/fs/cgroup/box/cpu.max": "25000 50000\n",
+            },
+            0.5,
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu,cpuacct:/box\n",
+                "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "300000",
+                "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000",
+            },
+            3.0,
+        ),
+        (
+            {
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            },
+            None,
+        ),
+    ],
+    ids=["bare", "container", "v2", "v1", "v1-no-limit"],
+)
+def test_a_cgroup_may_get_less_than_its_cpus(
+    files: dict[str, str], quota: float | None, tmp_path: Path
+) -> None:
+    write(files, tmp_path)
+    assert cpu_quota(tmp_path) == quota
+
+
+def test_a_fraction_of_a_cpu_is_worth_a_thread(tmp_path: Path) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    assert usable_cpus(tmp_path) == cpus
+    write({"sys/fs/cgroup/cpu.max": "10000 100000\n"}, tmp_path)
+    assert usable_cpus(tmp_path) == cpus[:1]
