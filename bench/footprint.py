@@ -37,14 +37,26 @@ class CpuSeconds:
 
 def workers(gateway: int) -> dict[str, int]:
     """Process ids of a server's own workers, by role and number ("decode-0")."""
-    children = (_PROC / str(gateway) / "task" / str(gateway) / "children").read_text()
     found: dict[str, int] = {}
-    for pid in children.split():
-        command = (_PROC / pid / "cmdline").read_bytes().decode(errors="replace")
+    for pid, command in _children(gateway):
         for role in ("prefill", "decode"):
             if f"{role}.worker" in command:
-                found[f"{role}-{sum(name.startswith(role) for name in found)}"] = int(pid)
+                found[f"{role}-{sum(name.startswith(role) for name in found)}"] = pid
     return found
+
+
+def gateways(server: int) -> list[int]:
+    """Process ids of a server's gateways: its own where it has one, else its children's."""
+    return [pid for pid, command in _children(server) if "launch.gateway" in command] or [server]
+
+
+def _children(parent: int) -> list[tuple[int, str]]:
+    """Each one's process id, and how it was started."""
+    told = (_PROC / str(parent) / "task" / str(parent) / "children").read_text()
+    return [
+        (int(pid), (_PROC / pid / "cmdline").read_bytes().decode(errors="replace"))
+        for pid in told.split()
+    ]
 
 
 def cpu_seconds(gateway: int) -> CpuSeconds:

@@ -40,13 +40,15 @@ class Detokenizer:
         """The text that this token completes; often empty."""
         if token_id in self._hidden:
             return ""
-        return self._first(self._decoder.decode(self._tokenizer.bytes_of(token_id)))
+        text = self._decoder.decode(self._tokenizer.bytes_of(token_id))
+        return self._first(text) if self._drops_space else text
 
     def finish(self) -> str:
         """What an unfinished character leaves: U+FFFD or nothing. Nothing may be pushed after."""
         return self._first(self._decoder.decode(b"", final=True))
 
     def _first(self, text: str) -> str:
+        """`text`, without the space that encoding added, if it is the first of all."""
         if self._drops_space and text:
             self._drops_space = False
             return text.removeprefix(" ")

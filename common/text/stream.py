@@ -4,14 +4,14 @@ Must know nothing of HTTP, and decide nothing but where the text ends.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from common.text.detokenize import Detokenizer
 from common.text.stops import StopStrings
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
     """What some tokens added to a sample."""
 
     text: str  # may be shown now
@@ -39,16 +39,17 @@ class TextStream:
 
         last_is_stop_token  the last one ended the sample: it counts, but is not text
         """
-        texts: list[str] = []
+        text = ""
         offsets: list[int] = []
-        for n, token_id in enumerate(ids, start=1):
+        n_texts = len(ids) - last_is_stop_token
+        for token_id in ids:
             if self.stopped_on is not None:
                 break
             self.n_tokens += 1
             offsets.append(self._n_chars)
-            if not (last_is_stop_token and n == len(ids)):
-                texts.append(self._read(self._detokenizer.push(token_id)))
-        return TextDelta("".join(texts), len(offsets), tuple(offsets), self.stopped_on)
+            if len(offsets) <= n_texts:
+                text += self._read(self._detokenizer.push(token_id))
+        return TextDelta(text, len(offsets), tuple(offsets), self.stopped_on)
 
     def finish(self) -> TextDelta:
         """No more tokens will come: give out what was held back. A stop may be found even here."""

@@ -274,7 +274,7 @@ class GatewayCore:
         transfer = self._current(run.transfer, run.attempt)
         if transfer is None or sender not in transfer.workers:
             return
-        sample = next((s for s in transfer.samples if s.sample == run.sample), None)
+        sample = transfer.sample(run.sample)
         if sample is None:
             self.stale_messages += 1
             return
@@ -290,18 +290,20 @@ class GatewayCore:
         self._take_in(sender, transfer, sample, run)
         if self._ack_due is None:
             self._ack_due = now + ACK_EVERY_S
-        early, decode = list(transfer.early.values()), transfer.decode
-        transfer.early.clear()
-        if transfer.over:
+        early, decode = transfer.early, transfer.decode
+        if sample.over and transfer.over:
             self._attempts.close(transfer)
-        for one in early:
+        if early:
             assert decode is not None
-            self._tokens(decode.instance, one, now)
+            transfer.early = {}
+            for one in early.values():
+                self._tokens(decode.instance, one, now)
 
     def _take_in(
         self, sender: InstanceId, transfer: Transfer, sample: Sample, run: TokenRun
     ) -> None:
-        fresh = run.tokens[sample.n_had - run.index :] if run.index <= sample.n_had else ()
+        n_had = sample.n_had
+        fresh = run.tokens[n_had - run.index :] if run.index <= n_had else ()
         if fresh and sample.over:
             sample.n_unwanted += len(fresh)
         elif fresh:
@@ -309,7 +311,7 @@ class GatewayCore:
             transfer.well(len(fresh))
             self._deliver(transfer, sample, run, fresh)
         self._acks[sender][run.transfer, run.sample] = Ack(
-            run.transfer, run.attempt, run.sample, sample.n_had
+            run.transfer, run.attempt, run.sample, n_had + len(fresh)
         )
 
     def _awaits_scores(self, transfer: Transfer) -> bool:

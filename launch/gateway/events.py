@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from common.engine.events import Event, Note, Send
 from common.errors import BatonError
 from common.ids import InstanceId
@@ -56,8 +58,7 @@ class Rejected:
     error: BatonError
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True, gc=False):
     """New tokens of one sample, in order, each exactly once."""
 
     request: RequestId

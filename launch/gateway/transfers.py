@@ -111,6 +111,13 @@ class Transfer:
             return (self.decode.instance,)
         return (self.prefill.instance, self.decode.instance)
 
+    def sample(self, number: int) -> Sample | None:
+        """None: it does not travel here."""
+        for sample in self.samples:
+            if sample.sample == number:
+                return sample
+        return None
+
     def is_prefill(self, worker: InstanceId) -> bool:
         return self.prefill is not None and self.prefill.instance == worker
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from common.errors import BatonError, SloMissed
 from common.metrics import GatewayMetrics
 from common.params import FinishReason, TokenLogprob
@@ -21,8 +23,7 @@ from launch.gateway.events import Delta
 from launch.gateway.transfers import Generate, RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(msgspec.Struct, frozen=True, gc=False):
     """A token with its log-probability (None: a prompt's first) and its place in the text."""
 
     token: int
@@ -30,8 +31,7 @@ class Scored:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """What one choice gains at once."""
 
     choice: int
@@ -72,11 +72,12 @@ class _Run:
     prompt: Prompt
     stream: Stream
     choices: list[_Choice]
+    n_open: int  # of these: not over
     echoed: bool = False
 
     @property
     def over(self) -> bool:
-        return all(choice.over for choice in self.choices)
+        return not self.n_open
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +90,8 @@ class Answer:
     metrics: GatewayMetrics
     usage: Usage = field(default_factory=Usage)
     _runs: list[_Run] = field(default_factory=list[_Run])
+    _running: list[_Run] = field(default_factory=list[_Run])  # of these
+    _broken: BatonError | None = None  # how it has ended, to be told next
     _refused: bool = False  # early, for what it is owed
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)  # something, at some stream
     _began: float = field(default_factory=time.perf_counter)
@@ -109,9 +112,10 @@ class Answer:
                 priority=self.prepared.priority,
             )
             choices = [_Choice(at * n + i, self._text_stream(prompt)) for i in range(n)]
-            self._runs.append(_Run(prompt, engine.submit(generate, self._arrived), choices))
+            self._runs.append(_Run(prompt, engine.submit(generate, self._arrived), choices, n))
             self.usage.prompt_tokens += len(prompt.ids)
             self._count_request(prompt)
+        self._running = self._runs
         for run in self._runs:
             try:
                 await run.stream.admitted()
@@ -137,24 +141,43 @@ class Answer:
             if not self._refused:  # that is counted by itself
                 self._judge_missing(run)
 
-    async def pieces(self) -> AsyncIterator[tuple[Piece, ...]]:
+    async def pieces(self) -> AsyncIterator[list[Piece]]:
         """What all choices gain, in the order it comes. Raises a BatonError that ends it early."""
-        running = self._runs
-        while running:
-            self._arrived.clear()
-            pieces: list[Piece] = []
+        while not self.over:
+            if pieces := self.take():
+                yield pieces
+            elif not self.over:
+                await self.more()
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is to be taken."""
+        return not self._running and self._broken is None
+
+    def take(self) -> list[Piece]:
+        """What has come since the last call: `pieces` for who is called by nobody else. Raises the
+        BatonError that ends the answer early, after what came before it."""
+        self._arrived.clear()
+        if self._broken is not None:
+            raise self._broken
+        pieces: list[Piece] = []
+        for run in self._running:
             try:
-                for run in running:
-                    pieces += self._take(run, run.stream.take())
-            except BatonError:
-                if pieces:  # what the others said before one of them broke
-                    yield tuple(pieces)
-                raise
-            running = [run for run in running if not run.over]
-            if pieces:
-                yield tuple(pieces)
-            elif running:
-                await self._arrived.wait()
+                deltas = run.stream.take()
+            except BatonError as error:
+                if not pieces:
+                    raise
+                self._broken = error  # what the others said before one of them broke is told first
+                break
+            if deltas:
+                pieces += self._take(run, deltas)
+                if run.over:
+                    self._running = [one for one in self._running if not one.over]
+        return pieces
+
+    async def more(self) -> None:
+        """Until something has come since the last `take`."""
+        await self._arrived.wait()
 
     def _take(self, run: _Run, deltas: Sequence[Delta]) -> list[Piece]:
         pieces: list[Piece] = []
@@ -172,7 +195,7 @@ class Answer:
             choice = run.choices[delta.sample]
             if not choice.over:
                 self._time(choice, now)
-                pieces += self._extend(run, choice, delta)
+                pieces.append(self._extend(run, choice, delta))
         if run.over:
             run.stream.quit()
         return pieces
@@ -203,37 +226,43 @@ class Answer:
             text += detokenizer.push(token)
         return offsets, text + detokenizer.finish()
 
-    def _extend(self, run: _Run, choice: _Choice, delta: Delta) -> list[Piece]:
-        if not self.prepared.generates:
-            choice.over = True
-            self._count_choice(choice, "length")
-            return [Piece(choice.index, "", finish="length")]
-        ended_by_token = delta.finish is FinishReason.STOP
-        hides_last = ended_by_token and not self.prepared.include_stop
+    def _extend(self, run: _Run, choice: _Choice, delta: Delta) -> Piece:
+        prepared = self.prepared
+        if not prepared.generates:
+            self._end(run, choice, "length")
+            return Piece(choice.index, "", finish="length")
+        hides_last = delta.finish is FinishReason.STOP and not prepared.include_stop
         got = choice.text.push(delta.tokens, last_is_stop_token=hides_last)
-        text, stopped_on = got.text, got.stopped_on
-        if stopped_on is None and delta.finish is not None:
-            rest = choice.text.finish()
-            text, stopped_on = text + rest.text, rest.stopped_on
         self.usage.completion_tokens += got.n_tokens
         self.metrics.generation_tokens_total.inc(got.n_tokens)
-        finish: str | None = None if delta.finish is None else str(delta.finish)
-        reason: str | int | None = stopped_on
-        if stopped_on is not None:
-            finish = "stop"
-            run.stream.stop(delta.sample)
-        elif ended_by_token and delta.tokens[-1] in run.prompt.params.stop_token_ids:
-            reason = delta.tokens[-1]
         scored: tuple[Scored, ...] = ()
-        if self.prepared.scores:
+        if prepared.scores:
             rows = zip(delta.tokens, delta.logprobs, got.text_offsets, strict=False)
             scored = tuple(Scored(t, p, choice.offset + at) for t, p, at in rows)
-        if finish is not None:
-            choice.over = True
-            self._count_choice(choice, finish)
-        tokens = delta.tokens[: got.n_tokens] if self.prepared.return_token_ids else ()
+        text, finish, reason = got.text, None, None
+        if delta.finish is not None or got.stopped_on is not None:
+            rest, finish, reason = self._finish(run, choice, delta)
+            text += rest
+        tokens = delta.tokens[: got.n_tokens] if prepared.return_token_ids else ()
         n_tokens = choice.text.n_tokens
-        return [Piece(choice.index, text, tokens, scored, finish, reason, n_tokens)]
+        return Piece(choice.index, text, tokens, scored, finish, reason, n_tokens)
+
+    def _finish(
+        self, run: _Run, choice: _Choice, delta: Delta
+    ) -> tuple[str, str, str | int | None]:
+        """Text that was held back to the end, why it ends, and on which stop string or token."""
+        rest = choice.text.finish()
+        finish, reason = "stop", rest.stopped_on
+        if reason is not None:
+            run.stream.stop(delta.sample)
+        else:
+            finish = str(delta.finish)
+            if delta.finish is FinishReason.STOP and (
+                delta.tokens[-1] in run.prompt.params.stop_token_ids
+            ):
+                reason = delta.tokens[-1]
+        self._end(run, choice, finish)
+        return rest.text, finish, reason
 
     # --- metrics -----------------------------------------------------------------------------
 
@@ -252,7 +281,9 @@ class Answer:
             self.metrics.inter_token_latency_seconds.observe(now - choice.last_at)
         choice.last_at = now
 
-    def _count_choice(self, choice: _Choice, finish: str) -> None:
+    def _end(self, run: _Run, choice: _Choice, finish: str) -> None:
+        choice.over = True
+        run.n_open -= 1
         n_tokens = choice.text.n_tokens
         self.metrics.success(finish)
         self.metrics.request_generation_tokens.observe(n_tokens)

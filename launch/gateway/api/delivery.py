@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -102,27 +102,29 @@ class EventStream(Response):
     async def _write(self, send: Send) -> None:
         headers = [*_HEADERS, (REQUEST_ID.encode(), self._answer.id.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async for data in self._events():
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": self._form.done, "more_body": False})
-
-    async def _events(self) -> AsyncIterator[bytes]:
-        form, answer, prepared = self._form, self._answer, self._answer.prepared
-        opening = form.opening(len(prepared.prompts) * prepared.n)
         try:
-            async for pieces in answer.pieces():
+            await self._tell(send)
+            last = self._form.last(self._answer.usage)
+        except BatonError as error:  # the status is out already
+            self._failed(error, status_of(error))
+            last = self._form.broken(error_detail(error))
+        except Exception as error:  # noqa: BLE001 - the client must not take half for the whole
+            self._failed(error, 500)
+            last = self._form.broken(detail(_INTERNAL, 500))
+        await send({"type": "http.response.body", "body": last + self._form.done})
+
+    async def _tell(self, send: Send) -> None:
+        """Event by event, until all is told. Raises the BatonError that ends it early."""
+        form, answer = self._form, self._answer
+        opening = form.opening(len(answer.prepared.prompts) * answer.prepared.n)
+        while not answer.over:
+            if pieces := answer.take():
                 data = opening + b"".join(map(form.event, pieces))
                 opening = b""
                 if data:  # a text that may become a call is held back
-                    yield data
-            if last := form.last(answer.usage):
-                yield last
-        except BatonError as error:  # the status is out already
-            self._failed(error, status_of(error))
-            yield form.broken(error_detail(error))
-        except Exception as error:  # noqa: BLE001 - the client must not take half for the whole
-            self._failed(error, 500)
-            yield form.broken(detail(_INTERNAL, 500))
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            elif not answer.over:
+                await answer.more()
 
     def _failed(self, error: Exception, status: int) -> None:
         self._metrics.failure(status)
