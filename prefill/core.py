@@ -19,6 +19,7 @@ from common.engine.events import (
     StepFailed,
     TicketFinal,
 )
+from common.engine.misjudged import Misjudged
 from common.engine.reports import HEARTBEAT_BUSY_S, Load, Peers, Pulse, Snapshots
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role, TicketId
@@ -41,7 +42,7 @@ from prefill.compute import Compute
 from prefill.handoff import Key
 from prefill.outgoing import failed, first_tokens, line
 from prefill.passes import Passes
-from prefill.scheduler import Refusal, due_at, predicted, refusal, too_late
+from prefill.scheduler import Refusal, due_at, predicted, refusal, too_late, ttft_s
 from prefill.state import Phase, Prompt
 from prefill.transfers import Transfers
 
@@ -78,6 +79,7 @@ class PrefillCore:
             self._compute, limits, self._peers, self._pulse, chunk_tokens=options.chunk_tokens
         )
         self._snapshots = Snapshots(pool, self._pulse)
+        self._misjudged = Misjudged()
 
     @property
     def idle(self) -> bool:
@@ -215,7 +217,17 @@ class PrefillCore:
         if limit.pass_s + 2 * limit.cost.seconds(n_cached, n_tokens) <= deadline_s:
             pace.heed(deadline_s, now)  # if it is late, then for a pass that was too long
         prediction = predicted(self._transfers.all, prompt.due, n_cached, n_tokens, limit.cost)
-        return too_late(prediction, pace.rest_s(now), deadline_s)
+        prompt.predicted_s = ttft_s(prediction, pace.rest_s(now), limit.pass_s)
+        within_s = self._misjudged.within(deadline_s, now)
+        return too_late(prediction, prompt.predicted_s, deadline_s, within_s)
+
+    def _first_token(self, prompt: Prompt, now: float) -> None:
+        deadline_s = prompt.request.deadline_s
+        if prompt.predicted_s is not None and deadline_s:
+            took_s = now - prompt.arrived
+            self._misjudged.learn(
+                predicted_s=prompt.predicted_s, took_s=took_s, owed_s=deadline_s, now=now
+            )
 
     def _peer_down(self, instance: InstanceId) -> None:
         self._peers.down(instance)
@@ -271,6 +283,8 @@ class PrefillCore:
     def _step_final(self, event: StepDone | StepFailed, now: float) -> None:
         for prompt in self._passes.step_final(event, now):
             if isinstance(event, StepDone):
+                if prompt.handed:
+                    self._first_token(prompt, now)
                 self._transfers.advance(prompt)
             else:
                 self._transfers.fail(prompt, event.detail)

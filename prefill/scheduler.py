@@ -11,7 +11,7 @@ stated TTFT come is `prefill.pace`'s to say.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from math import inf
+from math import ceil, inf
 
 from common.engine.priority import levels
 from common.ids import TransferId
@@ -319,17 +319,29 @@ def predicted(
     return Prediction(own_s, stating_s + others_s, half_s + min(others_s, half_s))
 
 
-def too_late(prediction: Prediction, rest_s: float, deadline_s: float) -> Refusal | None:
+def ttft_s(prediction: Prediction, rest_s: float, pass_s: float) -> float:
+    """From now. `rest_s`: of the running pass. `pass_s`: of a full one.
+
+    Where something is ahead, the pass that ends the prompt is filled up by what comes after it, and
+    its first token waits for that end.
+    """
+    if not prediction.ahead:
+        return rest_s + prediction.ttft
+    return rest_s + ceil(prediction.ttft / pass_s) * pass_s
+
+
+def too_late(
+    prediction: Prediction, predicted_s: float, deadline_s: float, within_s: float
+) -> Refusal | None:
     """Early rejection: a stated deadline cannot be met, so nothing is computed in vain.
 
-    `rest_s`: of the running pass. Whoever comes again finds that less is ahead; a prompt that takes
-    too long by itself has nothing to wait for.
+    `within_s`: what `predicted_s` must keep where other prompts are ahead. Whoever comes again
+    finds that less is; a prompt that takes too long by itself has nothing to wait for.
     """
-    ttft_s = rest_s + prediction.ttft
-    if ttft_s <= deadline_s:
+    if predicted_s <= (within_s if prediction.ahead else deadline_s):
         return None
-    text = f"first token predicted in {ttft_s:.2f} s, owed in {deadline_s:.2f} s"
-    spare_s = deadline_s - prediction.own
-    if spare_s < 0:
+    text = f"first token predicted in {predicted_s:.2f} s, owed in {deadline_s:.2f} s"
+    if prediction.own > deadline_s:
         return Refusal(text, None, prediction.own)
-    return Refusal(text, max(RETRY_MIN_S, rest_s + prediction.ahead - spare_s), ttft_s)
+    wait_s = predicted_s - prediction.ttft + prediction.ahead + prediction.own - within_s
+    return Refusal(text, max(RETRY_MIN_S, wait_s), predicted_s)

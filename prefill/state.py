@@ -73,6 +73,7 @@ class Prompt:
     tokens: tuple[int, ...]  # prompt + accepted outputs: what is computed
     hashes: tuple[PageHash, ...]  # of its full pages
     reusable: int  # leading pages that may come from a cache: the last token is always computed
+    predicted_s: float | None = None  # from arrival to the first token; None: nobody asked
     phase: Phase = Phase.WAITING
     pages: list[PageId] = field(default_factory=list[PageId])  # whole prompt, once reserved
     done: int = 0  # tokens whose KV is in the pages

@@ -19,6 +19,7 @@ from prefill.scheduler import (
     refusal,
     to_set_back,
     too_late,
+    ttft_s,
 )
 from prefill.state import Phase, Prompt
 
@@ -263,21 +264,36 @@ def test_a_full_queue_says_when_to_come_again() -> None:
 
 def test_who_is_late_for_what_is_ahead_may_come_again_once_it_is_done() -> None:
     behind = Prediction(own=0.5, ahead=4.0, ttft=4.5)
-    assert too_late(behind, 0.5, 5.0) is None
+    assert too_late(behind, 5.0, 5.0, 5.0) is None
     text = "first token predicted in 5.00 s, owed in 2.00 s"
-    assert too_late(behind, 0.5, 2.0) == Refusal(text, 3.0, 5.0)  # then 1.5 s are ahead
-    soon = too_late(behind, 0.51, 5.0)
+    assert too_late(behind, 5.0, 2.0, 2.0) == Refusal(text, 3.0, 5.0)  # then 1.5 s are ahead
+    soon = too_late(behind, 5.01, 5.0, 5.0)
     assert soon is not None
     assert soon.retry_after_s == 1.0
     aside = Prediction(own=2.0, ahead=60.0, ttft=4.0)  # behind half of a document's passes
-    refused = too_late(aside, 0.0, 3.0)
+    refused = too_late(aside, 4.0, 3.0, 3.0)
     assert refused is not None
     assert refused.retry_after_s == 59.0
 
 
+def test_a_prediction_must_keep_less_where_others_are_ahead_and_predictions_err() -> None:
+    assert too_late(Prediction(own=0.5, ahead=0.0, ttft=0.5), 0.9, 1.0, 0.8) is None
+    behind = Prediction(own=0.5, ahead=0.4, ttft=0.9)
+    assert too_late(behind, 0.8, 1.0, 0.8) is None
+    refused = too_late(behind, 0.9, 1.0, 0.8)
+    assert refused is not None
+    assert refused.retry_after_s == 1.0  # it is not for nothing that it comes again
+
+
+def test_a_first_token_waits_for_the_end_of_a_pass_that_others_fill() -> None:
+    behind = Prediction(own=0.05, ahead=0.5, ttft=0.55)
+    assert ttft_s(behind, 0.1, 0.25) == pytest.approx(0.1 + 3 * 0.25)
+    assert ttft_s(Prediction(own=0.05, ahead=0.0, ttft=0.05), 0.1, 0.25) == pytest.approx(0.15)
+
+
 def test_who_would_be_late_alone_need_not_come_again() -> None:
     text = "first token predicted in 36.50 s, owed in 2.00 s"
-    assert too_late(Prediction(own=32.0, ahead=4.0, ttft=36.0), 0.5, 2.0) == Refusal(
+    assert too_late(Prediction(own=32.0, ahead=4.0, ttft=36.0), 36.5, 2.0, 2.0) == Refusal(
         text, None, 32.0
     )
 
