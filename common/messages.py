@@ -12,7 +12,9 @@ difference:
 - I have it from you, and you do not list it: it is over, I free it;
 - you are behind what I sent (`next_index`, `phase`): I send it again.
 
-This is sound because messages of one sender to one receiver arrive in order or not at all.
+This is sound because messages of one sender to one receiver arrive in order or not at all: they
+are numbered, and `common.wire` drops what comes late or twice. `Hello` and `HelloRefused` alone are
+not: no protocol changes how they are sent, and each stands for itself.
 """
 
 from enum import StrEnum, auto
@@ -26,7 +28,7 @@ from common.moments import Mark
 from common.params import FinishReason, SamplingParams, TokenLogprob
 from common.parts import Message, Natural, Part, Positive
 
-PROTOCOL = 6
+PROTOCOL = 7
 
 # --- what requests are made of ---------------------------------------------------------------
 
@@ -156,6 +158,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     transfers: tuple[Listed, ...]
     progress: Progress | None = None  # workers
     credit_tokens: int | None = None  # gateway -> worker: tokens that may be unacknowledged
+    snapshots: Natural | None = None  # worker -> gateway: the last one's `sequence`; 0: none
 
 
 class Gone(Message, frozen=True, kw_only=True):
@@ -342,7 +345,10 @@ class Failed(Message, frozen=True, kw_only=True):
 
 
 class Snapshot(Message, frozen=True, kw_only=True):
-    """worker -> gateway: load and prefix events; a gap in `sequence` calls for `Resync`"""
+    """worker -> gateway: load and prefix events
+
+    A gap in `sequence`, or a heartbeat that tells of a later one, calls for `Resync`.
+    """
 
     sequence: int  # ascending by 1 per receiver
     whole: bool  # `stored` is everything; forget what came before

@@ -1,13 +1,14 @@
 """The control sockets: they carry the messages of `common/messages.py`, and nothing else.
 
 A process hears on one ROUTER, and speaks to each peer on a DEALER whose routing id is its own
-instance id. A frame is [instance it is meant for, msgpack]. Page bytes never come here. A socket
-belongs to the thread that made the mailbox. Must not know what a message means, nor keep, repeat
-or reorder any: what a link loses, digests make up for.
+instance id. A message is [instance it is meant for, msgpack, number]: numbers ascend, and what
+comes after a later one, or again, is dropped. Page bytes never come here. A socket belongs to the
+thread that made the mailbox. Must not know what a message means, nor keep, repeat or reorder any:
+what a link loses, digests make up for.
 """
 
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,16 @@ import zmq
 from common.curve import CurveKey, keep_door
 from common.errors import SetupError
 from common.ids import HostId, InstanceId, Role
-from common.messages import PROTOCOL, AnyMessage, Hello, Peer, ToDecode, ToGateway, ToPrefill
+from common.messages import (
+    PROTOCOL,
+    AnyMessage,
+    Hello,
+    HelloRefused,
+    Peer,
+    ToDecode,
+    ToGateway,
+    ToPrefill,
+)
 from common.rundir import socket_file
 
 HIGH_WATER_MESSAGES = 10_000  # per peer and direction; a burst of 5,000 must fit
@@ -26,6 +36,10 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 RECEIVE_BATCH = 1000  # messages taken in one call, so that one talker cannot hold the loop
 ANYONE = InstanceId("")  # addressee of a Hello to an address whose instance is not known
 
+UNNUMBERED = (Hello, HelloRefused)  # whose frames are the same in any protocol
+MOST_SENDERS = 10_000  # whose last number is remembered
+
+_NUMBER_BYTES = 8
 _HEARTBEAT_MS = 5_000  # ZMTP's own: finds half-open TCP connections; liveness is not judged by it
 _HEARTBEAT_TIMEOUT_MS = 15_000
 _MAX_SOCKETS = 4096
@@ -48,6 +62,24 @@ class _Outline(msgspec.Struct, frozen=True, tag="Hello"):
 
     protocol: int
     peer: _OutlinePeer
+
+
+class Numbers:
+    """The last number of each sender, those forgotten that were silent longest."""
+
+    def __init__(self, most_senders: int = MOST_SENDERS) -> None:
+        self._most_senders = most_senders
+        self._last: OrderedDict[InstanceId, int] = OrderedDict()
+
+    def is_news(self, sender: InstanceId, number: int) -> bool:
+        """It is beyond all that came from there before; from now on, so must the next be."""
+        if number <= self._last.get(sender, -1):
+            return False
+        self._last[sender] = number
+        self._last.move_to_end(sender)
+        if len(self._last) > self._most_senders:
+            self._last.popitem(last=False)
+        return True
 
 
 class Mailbox:
@@ -82,6 +114,8 @@ class Mailbox:
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         self._peers: dict[InstanceId, zmq.Socket[bytes]] = {}
         self._file: Path | None = None
+        self._n_sent = 0
+        self._heard = Numbers()
         self.counts: Counter[str] = Counter()
         """Of messages: sent, received, and what became of the others, by reason."""
         self._router = self._open(zmq.ROUTER)
@@ -158,8 +192,12 @@ class Mailbox:
             _log.error("event=message_too_large bytes=%d peer=%s", len(payload), peer)
             return self._unsent("unsent_too_large")
         addressee = peer if to is None else to
+        frames = [addressee.encode(), payload]
+        if not isinstance(message, UNNUMBERED):
+            self._n_sent += 1
+            frames.append(self._n_sent.to_bytes(_NUMBER_BYTES, "big"))
         try:
-            socket.send_multipart((addressee.encode(), payload), zmq.NOBLOCK)
+            socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
             return self._unsent("unsent_blocked")
         self.counts["sent"] += 1
@@ -168,8 +206,8 @@ class Mailbox:
     def receive(self, limit: int = RECEIVE_BATCH) -> list[tuple[InstanceId, AnyMessage]]:
         """Up to `limit` messages, each with its sender; empty: there is none.
 
-        What is meant for another instance, cannot be decoded or is not for this role is counted
-        in `counts` and dropped.
+        What is meant for another instance, cannot be decoded, is not for this role, or comes late
+        or twice, is counted in `counts` and dropped.
         """
         messages: list[tuple[InstanceId, AnyMessage]] = []
         while len(messages) < limit:
@@ -178,9 +216,9 @@ class Mailbox:
             except zmq.Again:
                 break
             message = self._decode(frames)
-            if message is not None:
+            if message is not None and self._is_due(frames, message):
                 self.counts["received"] += 1
-                messages.append((InstanceId(frames[0].decode("ascii")), message))
+                messages.append((_sender(frames), message))
         return messages
 
     def close(self, *, linger_ms: int = 0) -> None:
@@ -194,9 +232,9 @@ class Mailbox:
             self._file.unlink(missing_ok=True)
 
     def _decode(self, frames: Sequence[bytes]) -> AnyMessage | None:
-        if len(frames) != 3 or not frames[0].isascii():
+        if not 3 <= len(frames) <= 4 or not frames[0].isascii():
             return self._dropped("dropped_malformed", frames)
-        _, addressee, payload = frames
+        addressee, payload = frames[1:3]
         if addressee not in (self._instance.encode(), b""):
             return self._dropped("dropped_for_another", frames)
         try:
@@ -208,6 +246,19 @@ class Mailbox:
         if not addressee and not isinstance(message, Hello):
             return self._dropped("dropped_malformed", frames)
         return message
+
+    def _is_due(self, frames: Sequence[bytes], message: AnyMessage) -> bool:
+        """Neither late nor a repetition, as its number tells."""
+        number = b"".join(frames[3:])
+        if isinstance(message, UNNUMBERED) and not number:
+            return True
+        if len(number) != _NUMBER_BYTES or isinstance(message, UNNUMBERED):
+            self._dropped("dropped_malformed", frames)
+        elif not self._heard.is_news(_sender(frames), int.from_bytes(number, "big")):
+            self._dropped("dropped_late", frames, type(message).__name__)
+        else:
+            return True
+        return False
 
     def _other_protocol(self, payload: bytes) -> Hello | None:
         """The Hello of a protocol that is not ours, cut down to what lets us refuse it."""
@@ -269,6 +320,10 @@ class Mailbox:
         except zmq.ZMQError as error:
             raise SetupError(f"cannot listen at {address}: {error.strerror}") from error
         return self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def _sender(frames: Sequence[bytes]) -> InstanceId:
+    return InstanceId(frames[0].decode("ascii"))
 
 
 def _heard_by(role: Role) -> Any:  # noqa: ANN401 - a union has no type of its own

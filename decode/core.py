@@ -337,7 +337,7 @@ class DecodeCore:
 
     def _report(self, now: float) -> None:
         for peer in self._peers.owed(now):
-            beat = Heartbeat(transfers=self._lines(peer), progress=self._pulse.progress(now))
+            beat = self._snapshots.beat(peer, self._lines(peer), now)
             self._outgoing.send(peer, beat)
             self._peers.beaten(peer, now, busy=bool(beat.transfers))
         is_idle = not (self._holds.active or self._holds.claims.arriving)

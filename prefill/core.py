@@ -293,7 +293,7 @@ class PrefillCore:
 
     def _report(self, now: float) -> None:
         for peer in self._peers.owed(now):
-            beat = Heartbeat(transfers=self._lines(peer), progress=self._pulse.progress(now))
+            beat = self._snapshots.beat(peer, self._lines(peer), now)
             self._transfers.send(peer, beat)
             self._peers.beaten(peer, now, busy=bool(beat.transfers))
         due = self._snapshots.due

@@ -223,3 +223,16 @@ class Cluster:
             require(held == 0, f"{worker.instance} holds {held} pages at idle")
             require(worker.core.idle, f"{worker.instance} is not idle")
             check_forgotten(worker.core, worker.instance)
+            self._check_view(worker)
+
+    def _check_view(self, worker: WorkerProcess) -> None:
+        """The gateway has not missed what it was told last."""
+        instance, known = worker.instance, self.gateway.core.fleet
+        view, pool = known.view(instance), worker.pool
+        told = None if view is None else view.snapshot
+        if told is None or told.free_pages != pool.n_available or told.running or told.waiting:
+            raise InvariantBroken(f"{instance} is idle, and is taken for {told}")
+        every = self.world.meaning
+        found = {one for one in every if known.prefixes.leading(instance, (one,))}
+        if found != pool.published():
+            raise InvariantBroken(f"{instance}: {len(pool.published())} pages, not {len(found)}")

@@ -30,6 +30,7 @@ FAULTS = (
     "repeated",
     "delayed",
     "reordered",
+    "late",
     "unsent",
     "not_pulled",
     "slow",

@@ -1,5 +1,5 @@
-"""Links between virtual processes: in order or not at all, as those of `common.wire`, unless the
-weather makes messages overtake each other.
+"""Links between virtual processes, where messages are lost, overtake each other and come again; and
+the mailboxes at their ends, which hear them in order or not at all, as those of `common.wire` do.
 """
 
 from collections import Counter, defaultdict
@@ -13,11 +13,12 @@ from bench.simulate.clock import Clock
 from bench.simulate.shape import FAIR, Weather
 from common.ids import InstanceId, Role
 from common.messages import AnyMessage, Hello, ToDecode, ToGateway, ToPrefill
+from common.wire import UNNUMBERED, Numbers
 
 ANYONE = InstanceId("")
 HEARD_BY = {Role.PREFILL: ToPrefill, Role.DECODE: ToDecode, Role.GATEWAY: ToGateway}
-MEETING = ("Hello", "Welcome", "HelloRefused", "Goodbye")  # not sent twice by any sender
 Way = tuple[InstanceId, InstanceId]
+Frame = tuple[InstanceId, bytes, int]  # whom it is meant for, the message, its number
 
 
 class Network:
@@ -57,9 +58,7 @@ class Network:
     def is_full(self, sender: InstanceId, to: InstanceId) -> bool:
         return self.on_way[sender, to] >= self._high_water
 
-    def post(
-        self, sender: InstanceId, to: "VirtualMailbox", frame: tuple[InstanceId, bytes], kind: str
-    ) -> None:
+    def post(self, sender: InstanceId, to: "VirtualMailbox", frame: Frame) -> None:
         draw, weather, now = self.random, self.weather, self.clock.now
         way = (sender, to.instance)
         if self.is_cut(*way) or draw.random() < weather.drop:
@@ -69,7 +68,7 @@ class Network:
         if draw.random() < weather.delay:
             self.counts["delayed"] += 1
             arrival += draw.uniform(0.0, weather.delay_s)
-        if kind not in MEETING and draw.random() < weather.reorder:
+        if draw.random() < weather.reorder:
             self.counts["reordered"] += 1
             arrival += draw.uniform(0.0, weather.delay_s)
         else:
@@ -77,6 +76,14 @@ class Network:
             self._last_arrival[way] = arrival
         self.on_way[way] += 1
         self.clock.at(arrival - now, lambda: to.arrive(sender, frame))
+        if draw.random() < weather.repeat:
+            self.counts["repeated"] += 1
+            again_s = arrival - now + draw.uniform(0.0, weather.delay_s)
+            self.clock.at(again_s, lambda: self._again(sender, to, frame))
+
+    def _again(self, sender: InstanceId, to: "VirtualMailbox", frame: Frame) -> None:
+        self.on_way[sender, to.instance] += 1
+        to.arrive(sender, frame)
 
 
 @dataclass(eq=False)
@@ -90,6 +97,8 @@ class VirtualMailbox:
     ring: Callable[[], None]
     counts: Counter[str] = field(default_factory=Counter[str])
     _addresses: dict[InstanceId, str] = field(default_factory=dict[InstanceId, str])
+    _heard: Numbers = field(default_factory=Numbers)
+    _n_sent: int = 0
     _inbox: list[tuple[InstanceId, AnyMessage]] = field(
         default_factory=list[tuple[InstanceId, AnyMessage]]
     )
@@ -116,21 +125,27 @@ class VirtualMailbox:
             return False
         kind = type(message).__name__
         network.counts[kind] += 1
-        frame = (peer if to is None else to, msgspec.msgpack.encode(message))
-        network.post(self.instance, other, frame, kind)
-        if kind not in MEETING and network.random.random() < network.weather.repeat:
-            network.counts["repeated"] += 1
-            network.post(self.instance, other, frame, kind)
+        self._n_sent += 1
+        to = peer if to is None else to
+        network.post(self.instance, other, (to, msgspec.msgpack.encode(message), self._n_sent))
         return True
 
-    def arrive(self, sender: InstanceId, frame: tuple[InstanceId, bytes]) -> None:
-        to, data = frame
-        message = self._decoder.decode(data)
-        if to == self.instance or (to == ANYONE and isinstance(message, Hello)):
+    def arrive(self, sender: InstanceId, frame: Frame) -> None:
+        message = self._decoder.decode(frame[1])
+        if self._is_due(sender, frame, message):
             self._inbox.append((sender, message))
             self.ring()
         else:
             self.network.on_way[sender, self.instance] -= 1
+
+    def _is_due(self, sender: InstanceId, frame: Frame, message: AnyMessage) -> bool:
+        to, _, number = frame
+        if to != self.instance and not (to == ANYONE and isinstance(message, Hello)):
+            return False
+        if isinstance(message, UNNUMBERED) or self._heard.is_news(sender, number):
+            return True
+        self.network.counts["late"] += 1
+        return False
 
     def receive(self) -> list[tuple[InstanceId, AnyMessage]]:
         messages, self._inbox = self._inbox, []

@@ -83,7 +83,7 @@ class Weather:
     """All zero: nothing goes wrong. Shares are of 1; `..._every_s` are means of random times."""
 
     drop: float = 0.0  # messages lost
-    repeat: float = 0.0  # messages sent twice
+    repeat: float = 0.0  # messages that come again, up to `delay_s` later
     delay: float = 0.0  # messages that take up to `delay_s`, and hold up those behind them
     reorder: float = 0.0  # messages that take as long, and are passed by those behind them
     delay_s: float = 1.0

@@ -9,7 +9,15 @@ from statistics import median
 
 from common.ids import InstanceId, PageHash, Role, StepId
 from common.kv.pages import PagePool
-from common.messages import Hello, PrefixCacheReset, Progress, ResetPrefixCache, Snapshot
+from common.messages import (
+    Heartbeat,
+    Hello,
+    Listed,
+    PrefixCacheReset,
+    Progress,
+    ResetPrefixCache,
+    Snapshot,
+)
 
 HEARTBEAT_BUSY_S = 0.25  # while something is shared with the peer
 HEARTBEAT_IDLE_S = 1.0  # or as seldom as a busy one, if that is more
@@ -132,6 +140,12 @@ class Snapshots:
         """Something may have changed."""
         if self._sequence and self.due is None:
             self.due = now + SNAPSHOT_EVERY_S
+
+    def beat(self, peer: InstanceId, transfers: tuple[Listed, ...], now: float) -> Heartbeat:
+        """By which a gateway can tell that it has missed the last one, too."""
+        progress = self._pulse.progress(now)
+        sequence = self._sequence.get(peer)
+        return Heartbeat(transfers=transfers, progress=progress, snapshots=sequence)
 
     def reset(self, asked: ResetPrefixCache) -> PrefixCacheReset:
         """The pool forgets what it has; what is held stays, and is found no more."""

@@ -5,7 +5,7 @@ stream of tokens a sample, acknowledges them, and ends attempts. A worker's fail
 a pause: the next attempt carries the prompt and the outputs that the client already has.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from common.engine.events import PeerDown, PeerUp, Received
@@ -14,7 +14,6 @@ from common.errors import ClientError, InvariantBroken, Overloaded, PeerError
 from common.ids import InstanceId, Role, TransferId
 from common.messages import (
     Accepted,
-    Ack,
     AnyMessage,
     End,
     Failed,
@@ -28,9 +27,9 @@ from common.messages import (
     Snapshot,
     TokenRun,
     Tokens,
-    TokensAck,
 )
 from common.messages import Phase as WirePhase
+from launch.gateway.acks import Acks
 from launch.gateway.attempts import Attempts, GatewayOptions, Outbox
 from launch.gateway.events import (
     Crashed,
@@ -45,8 +44,6 @@ from launch.gateway.events import (
 from launch.gateway.fleet import Fleet
 from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfer
 
-ACK_EVERY_S = 0.05
-
 
 class GatewayCore:
     """Single owner of the gateway's requests. Deterministic: same events, same actions."""
@@ -59,8 +56,7 @@ class GatewayCore:
         self._requests = self._attempts.requests
         self._transfers = self._attempts.transfers
         self._peers = Peers(options.heartbeat_s)
-        self._acks: dict[InstanceId, dict[tuple[TransferId, int], Ack]] = defaultdict(dict)
-        self._ack_due: float | None = None
+        self._acks = Acks()
         self.stale_messages = 0
 
     @property
@@ -79,7 +75,8 @@ class GatewayCore:
         for transfer in list(self._attempts.unrouted.values()):
             if transfer.phase is Phase.UNROUTED:  # a sibling's end may have ended it
                 self._attempts.route(transfer, now)
-        self._send_acks(now)
+        for worker, acks in self._acks.take(now):
+            self._out.send(worker, acks)
         for peer in self._peers.owed(now):
             lines = self._lines(peer)
             credit = self._options.credit_tokens
@@ -231,7 +228,7 @@ class GatewayCore:
 
     def _peer_down(self, instance: InstanceId, now: float) -> None:
         self._peers.down(instance)
-        self._acks.pop(instance, None)
+        self._acks.forget(instance)
         self._attempts.admission.forget(instance)
         if not self.fleet.down(instance):
             return
@@ -246,6 +243,8 @@ class GatewayCore:
                 self._attempts.again(transfer, now, f"lost {instance}")
 
     def _digest(self, sender: InstanceId, heartbeat: Heartbeat, now: float) -> None:
+        if self.fleet.has_missed(sender, heartbeat.snapshots):
+            self._out.send(sender, Resync())
         for row in heartbeat.transfers:
             transfer = self._transfers.get(row.transfer)
             on = transfer is not None and transfer.attempt == row.attempt
@@ -287,9 +286,7 @@ class GatewayCore:
         if run.prompt_logprobs is None and self._awaits_scores(transfer):
             transfer.early[run.sample, run.index] = run  # bounded by what is not acknowledged
             return
-        self._take_in(sender, transfer, sample, run)
-        if self._ack_due is None:
-            self._ack_due = now + ACK_EVERY_S
+        self._acks.had(sender, run, self._take_in(transfer, sample, run), now)
         early, decode = transfer.early, transfer.decode
         if sample.over and transfer.over:
             self._attempts.close(transfer)
@@ -299,9 +296,8 @@ class GatewayCore:
             for one in early.values():
                 self._tokens(decode.instance, one, now)
 
-    def _take_in(
-        self, sender: InstanceId, transfer: Transfer, sample: Sample, run: TokenRun
-    ) -> None:
+    def _take_in(self, transfer: Transfer, sample: Sample, run: TokenRun) -> int:
+        """Returns the sample's next index."""
         n_had = sample.n_had
         fresh = run.tokens[n_had - run.index :] if run.index <= n_had else ()
         if fresh and sample.over:
@@ -310,9 +306,7 @@ class GatewayCore:
             transfer.troubled_since, transfer.failures = None, 0
             transfer.well(len(fresh))
             self._deliver(transfer, sample, run, fresh)
-        self._acks[sender][run.transfer, run.sample] = Ack(
-            run.transfer, run.attempt, run.sample, n_had + len(fresh)
-        )
+        return n_had + len(fresh)
 
     def _awaits_scores(self, transfer: Transfer) -> bool:
         """The answer begins with the prompt's log-probabilities; only who computed it has them."""
@@ -345,15 +339,6 @@ class GatewayCore:
         if first:
             self._out.note(transfer, "first_token", {"sample": sample.sample})
 
-    def _send_acks(self, now: float) -> None:
-        if self._ack_due is None or now < self._ack_due:
-            return
-        self._ack_due = None
-        for worker, acks in self._acks.items():
-            if acks:
-                self._out.send(worker, TokensAck(acks=tuple(acks.values())))
-        self._acks.clear()
-
     # --- what leaves -------------------------------------------------------------------------
 
     def _lines(self, worker: InstanceId) -> tuple[Listed, ...]:
@@ -370,7 +355,7 @@ class GatewayCore:
         )
 
     def _wake_at(self) -> float | None:
-        times = [self._peers.next_due, self._ack_due, self._attempts.timeouts.next_at]
+        times = [self._peers.next_due, self._acks.due, self._attempts.timeouts.next_at]
         times += [t.retry_at for t in self._attempts.unrouted.values()]
         return min((at for at in times if at is not None), default=None)
 

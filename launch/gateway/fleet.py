@@ -65,10 +65,21 @@ class Fleet:
         self.prefixes.forget(instance)
         return self._views.pop(instance, None) is not None
 
+    def view(self, instance: InstanceId) -> WorkerView | None:
+        """None: it is not up."""
+        return self._views.get(instance)
+
     def snapshot(self, instance: InstanceId, snapshot: Snapshot) -> bool:
         """False: one was missed, ask for a whole one."""
         view = self._views.get(instance)
         return view is None or view.take(snapshot)
+
+    def has_missed(self, instance: InstanceId, last: int | None) -> bool:
+        """A snapshot, if the last that it was sent has that number."""
+        view = self._views.get(instance)
+        if view is None or last is None:
+            return False
+        return last != (0 if view.snapshot is None else view.snapshot.sequence)
 
     def bar(self, prefill: InstanceId, decode: InstanceId, now: float) -> None:
         """Pages did not pass between these two: try other pairs, and this one later."""

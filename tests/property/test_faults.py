@@ -12,7 +12,9 @@ from bench.simulate.device import Device
 from bench.simulate.faults import hunt, main
 from common.ids import TransferId
 from common.messages import PageRef
+from common.wire import Numbers
 from launch.gateway.core import GatewayCore
+from launch.gateway.fleet import Fleet
 from launch.gateway.transfers import Phase, Transfer
 from prefill.handoff import Key, Leases
 
@@ -92,6 +94,20 @@ def test_a_stale_attempt_that_is_accepted_is_found(monkeypatch: pytest.MonkeyPat
     found = hunt(range(ENOUGH))
     assert found is not None
     assert "stale" in str(found.broken)
+
+
+def test_messages_that_are_heard_late_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Numbers, "is_news", lambda *_: True)
+    found = hunt(range(ENOUGH))
+    assert found is not None
+    assert "knows of it no more" in str(found.broken)
+
+
+def test_a_lost_snapshot_that_nobody_misses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fleet, "has_missed", lambda *_: False)
+    found = hunt(range(ENOUGH))
+    assert found is not None
+    assert "is idle, and is taken for" in str(found.broken)
 
 
 def test_a_generation_that_is_checked_against_itself_is_found(

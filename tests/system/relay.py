@@ -30,6 +30,7 @@ from transfer.inbox import Inbox
 HIGH_WATER = 20_000  # more than any burst here: the relay is not what loses messages
 TAKEN_AT_ONCE = 500
 KEPT_LETTERS = 5000
+NUMBER_BYTES = 8
 Way = tuple[Role | None, Role | None]
 Frames = list[bytes]
 
@@ -41,7 +42,7 @@ class Letter:
     sender: InstanceId
     way: Way
     message: AnyMessage
-    frames: Frames  # addressee, payload
+    frames: Frames  # addressee, payload and, of most, a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,20 @@ class _Link:
     socket: "zmq.Socket[bytes]"
     held_until: float = 0.0
     waiting: deque[Frames] = field(default_factory=deque[Frames])
+    last: int = 0  # number
+    n_own: int = 0  # numbers that are the relay's own messages'
+
+    def numbered(self, frames: Frames) -> Frames:
+        """Numbers ascend, whatever was put between those of the sender."""
+        if len(frames) < 3:
+            return frames
+        self.last = int.from_bytes(frames[2], "big") + self.n_own
+        return [*frames[:2], self.last.to_bytes(len(frames[2]), "big")]
+
+    def own(self, frames: Frames) -> Frames:
+        """With the number that is next."""
+        self.n_own, self.last = self.n_own + 1, self.last + 1
+        return [*frames, self.last.to_bytes(NUMBER_BYTES, "big")]
 
 
 class Relay:
@@ -147,15 +162,27 @@ class Relay:
         return self._pages[self.instance(role)]
 
     def inject(self, sender: Role, receiver: Role, *many: Sequence[bytes]) -> None:
-        """Send frames (addressee, payload) on the link that is there between the two."""
-        endpoint = self._front_of(receiver).endpoint
-        link = self._links[self.instance(sender), endpoint]
+        """Send frames, whatever they are, on the link that is there between the two."""
+        link = self._link_between(sender, receiver)
 
         def send() -> None:
             for frames in many:
                 self._send(link, list(frames))
 
         self._inbox.put(send)
+
+    def say(self, sender: Role, receiver: Role, *messages: AnyMessage) -> None:
+        """Send messages, as the sender would have."""
+        link, me = self._link_between(sender, receiver), self.instance(receiver).encode()
+
+        def send() -> None:
+            for message in messages:
+                self._send(link, link.own([me, msgspec.msgpack.encode(message)]))
+
+        self._inbox.put(send)
+
+    def _link_between(self, sender: Role, receiver: Role) -> _Link:
+        return self._links[self.instance(sender), self._front_of(receiver).endpoint]
 
     def _front_of(self, role: Role) -> _Front:
         return self._gateway if role is Role.GATEWAY else self._fronts[self.instance(role)]
@@ -222,7 +249,7 @@ class Relay:
                 sender, *frames = front.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            if len(frames) == 2:
+            if 2 <= len(frames) <= 3:
                 self._pass_on(InstanceId(sender.decode()), front, frames)
 
     def _pass_on(self, sender: InstanceId, front: _Front, frames: Frames) -> None:
@@ -230,13 +257,15 @@ class Relay:
             return
         message = self._decoder.decode(frames[1])
         if isinstance(message, Hello):
-            frames = [frames[0], msgspec.msgpack.encode(self._fronted(message))]
+            frames[1] = msgspec.msgpack.encode(self._fronted(message))
         elif isinstance(message, Welcome):
             fronted = Welcome(hello=self._fronted(message.hello))
-            frames = [frames[0], msgspec.msgpack.encode(fronted)]
-        letter = Letter(sender, (self._roles.get(sender), front.role), message, frames)
+            frames[1] = msgspec.msgpack.encode(fronted)
+        link = self._link(sender, front)
+        way = (self._roles.get(sender), front.role)
+        letter = Letter(sender, way, message, link.numbered(frames))
         self.letters.append(letter)
-        self._dispatch(letter, self._link(sender, front))
+        self._dispatch(letter, link)
 
     def _dispatch(self, letter: Letter, link: _Link) -> None:
         fates = (judge(letter) for judge in self.judges)

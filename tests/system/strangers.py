@@ -17,15 +17,16 @@ def rubbish(draw: Random, to: bytes, valid: Sequence[bytes], n: int) -> Iterator
         payload = draw.choice(valid)
         yield (
             [draw.randbytes(draw.randrange(300))],
-            [to, draw.randbytes(draw.randrange(300))],
-            [to, payload[: draw.randrange(len(payload))]],
-            [to, payload + draw.randbytes(1)],
-            [to, b"\xc1" + payload],
-            [draw.randbytes(32), payload],
+            [to, draw.randbytes(draw.randrange(300)), draw.randbytes(8)],
+            [to, payload[: draw.randrange(len(payload))], draw.randbytes(8)],
+            [to, payload + draw.randbytes(1), draw.randbytes(8)],
+            [to, b"\xc1" + payload, draw.randbytes(8)],
+            [draw.randbytes(32), payload, draw.randbytes(8)],
             [to, payload, payload],
+            [to, payload],
             [to, *(draw.randbytes(8) for _ in range(draw.randrange(2, 50)))],
             [to, nested(draw.randrange(2000, 200_000))],
-        )[at % 9]
+        )[at % 10]
 
 
 def nested(depth: int) -> bytes:

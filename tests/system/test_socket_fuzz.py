@@ -10,13 +10,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 
 from common.engine.events import Received
 from common.ids import InstanceId, PageId, Role, TransferId
 from common.messages import (
-    AnyMessage,
     End,
     Gone,
     Goodbye,
@@ -31,7 +29,7 @@ from common.messages import (
 from common.wire import MAX_MESSAGE_BYTES
 from tests.api_client import metrics, until
 from tests.system.relay import LOST, Fate, Letter
-from tests.system.relayed import ROLES, Relayed
+from tests.system.relayed import LENGTHS, ROLES, Relayed
 from tests.system.strangers import dealer, knock, rubbish, shout, speak
 from tests.system.workers import Gateway
 from transfer.backends.tcp_messages import MAX_HEADER_BYTES, PagesWanted, encoder
@@ -108,7 +106,8 @@ def at_control(relayed: Relayed, role: Role) -> int:
     me, payloads = relayed.relay.instance(role).encode(), valid(relayed, role)
     for endpoint in relayed.relay.endpoints(role):
         n += speak(endpoint, b"stranger", rubbish(draw, me, payloads, N_FRAMES))
-        n += speak(endpoint, b"parrot", [[me, payload] for payload in payloads[-N_FRAMES:]])
+        parroted = enumerate(payloads[-N_FRAMES:])
+        n += speak(endpoint, b"parrot", [[me, one, at.to_bytes(8, "big")] for at, one in parroted])
     giant = bytes(MAX_MESSAGE_BYTES + 1)
     speak(relayed.relay.endpoints(role)[-1], b"giant", [[me, giant]])  # is cut off
     return n
@@ -121,10 +120,47 @@ def test_rubbish_between_what_is_sent_well(relayed: Relayed) -> None:
     with counted(relayed) as more, relayed.busy("rubbish"):
         for sender, receiver in permutations(Role, 2):
             me, payloads = relayed.relay.instance(receiver).encode(), valid(relayed, receiver)
-            frames = list(rubbish(draw, me, payloads, N_FRAMES))
+            frames = [*rubbish(draw, me, payloads, N_FRAMES), *sent(relayed, sender, receiver)]
             relayed.relay.inject(sender, receiver, *frames)
             more[DROPPED, receiver] += len(frames)
     relayed.settle()
+
+
+def sent(relayed: Relayed, sender: Role, receiver: Role) -> list[list[bytes]]:
+    """Numbered messages that have passed between the two lately."""
+    relay = relayed.relay
+    instance, me = relay.instance(sender), relay.instance(receiver).encode()
+    letters = [one for one in list(relay.letters) if one.sender == instance]
+    frames = [one.frames for one in letters if one.frames[0] == me and len(one.frames) == 3]
+    assert frames
+    return frames[-N_FRAMES:]
+
+
+@pytest.mark.parametrize("relayed", on("shm"), indirect=True)
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.full) for n in (2, 3, 4))])
+def test_messages_that_overtake_each_other_and_come_again(relayed: Relayed, seed: int) -> None:
+    """What comes late or twice is dropped, and what was dropped is said again."""
+    draw = Random(seed)
+    n_harmed = 0
+
+    def shuffle(_letter: Letter) -> Fate | None:
+        nonlocal n_harmed
+        chance = draw.random()
+        if chance > 0.4:
+            return None
+        n_harmed += 1
+        if chance > 0.15:
+            return Fate(copies=0, again_after_s=draw.uniform(0, 0.05))
+        return Fate(again_after_s=draw.uniform(0, 1.0)) if chance > 0.02 else LOST
+
+    dropped = sum(relayed.total(DROPPED, role) for role in Role)
+    with relayed.relay.judging(shuffle):
+        asked = [(n, relayed.begin(f"shuffled {seed} {n}", n)) for n in LENGTHS]
+        for n_tokens, one in asked:
+            relayed.check(one, n_tokens)
+    relayed.settle()
+    assert n_harmed > 20
+    until(lambda: sum(relayed.total(DROPPED, role) for role in Role) > dropped, "some are counted")
 
 
 @pytest.mark.parametrize("relayed", on("tcp"), indirect=True)
@@ -195,17 +231,12 @@ def test_a_burst_at_the_gateway_arrives_whole_and_so_do_the_answers(relayed: Rel
         told.append(message.transfer)
         return LOST
 
-    me = relayed.relay.instance(Role.GATEWAY).encode()
-    frames = [[me, encoded(beat(name))] for name in names()]
+    beats = map(beat, names())
     with relayed.busy("burst"), relayed.relay.judging(collect):
-        relayed.relay.inject(Role.PREFILL, Role.GATEWAY, *frames)
+        relayed.relay.say(Role.PREFILL, Role.GATEWAY, *beats)
         until(lambda: len(told) == N_BURST, "each is answered", within_s=60)
     assert told == names()
     relayed.settle()
-
-
-def encoded(message: AnyMessage) -> bytes:
-    return msgspec.msgpack.encode(message)
 
 
 # --- where pages are fetched -------------------------------------------------------------------

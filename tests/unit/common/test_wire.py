@@ -15,7 +15,7 @@ import zmq
 from common.errors import SetupError
 from common.ids import InstanceId, Role, TransferId
 from common.messages import End, Gone, Refused
-from common.wire import ANYONE, Mailbox
+from common.wire import ANYONE, Mailbox, Numbers
 
 A, B, B2 = InstanceId("a" * 32), InstanceId("b" * 32), InstanceId("c" * 32)
 Open = Callable[..., Mailbox]
@@ -23,6 +23,10 @@ Open = Callable[..., Mailbox]
 
 def end(n: int) -> End:
     return End(transfer=TransferId(f"t{n}"), attempt=0)
+
+
+def number(n: int) -> bytes:
+    return n.to_bytes(8, "big")
 
 
 @pytest.fixture
@@ -144,15 +148,47 @@ def test_garbage_is_counted_and_the_mailbox_lives(opened: Open) -> None:
         [B.encode(), msgspec.msgpack.encode(refused)],  # is for gateways
         [b"", msgspec.msgpack.encode(end(1))],  # only a Hello may be for anyone
         [A.encode(), msgspec.msgpack.encode(end(1))],
-        [B.encode(), msgspec.msgpack.encode(end(3)), b"surplus"],
-        [B.encode(), msgspec.msgpack.encode(end(4))],
+        [B.encode(), msgspec.msgpack.encode(end(3))],  # the number is missing
+        [B.encode(), msgspec.msgpack.encode(end(3)), b"no number"],
+        [B.encode(), msgspec.msgpack.encode(end(3)), number(2), b"surplus"],
+        [B.encode(), msgspec.msgpack.encode(end(4)), number(1)],
     ):
         socket.send_multipart(frames)
     assert take(b, 1) == [end(4)]
     socket.close()
-    assert b.counts["dropped_malformed"] == 3
+    assert b.counts["dropped_malformed"] == 5
     assert b.counts["dropped_undecodable"] == 5
     assert b.counts["dropped_for_another"] == 1
+
+
+def test_what_comes_late_or_twice_is_counted_and_dropped(opened: Open) -> None:
+    b = opened(B)
+    sockets = [raw_dealer(b, name) for name in (b"one", b"other")]
+    for socket in sockets:  # each has numbers of its own
+        for n in (1, 3, 2, 3, 7, 1, 8):
+            socket.send_multipart([B.encode(), msgspec.msgpack.encode(end(n)), number(n)])
+        assert take(b, 4) == [end(1), end(3), end(7), end(8)]
+    assert b.counts["dropped_late"] == 6
+    for socket in sockets:
+        socket.close()
+
+
+def test_a_link_that_is_made_anew_goes_on_counting(opened: Open) -> None:
+    a, b = opened(A), opened(B)
+    linked(a, b)
+    a.disconnect(B)
+    linked(a, b)
+    assert not b.counts["dropped_late"]
+
+
+def test_whoever_was_silent_longest_is_forgotten_first() -> None:
+    numbers = Numbers(most_senders=2)
+    assert numbers.is_news(A, 1)
+    assert numbers.is_news(B, 1)
+    assert numbers.is_news(A, 2)
+    assert numbers.is_news(B2, 1)  # B is forgotten
+    assert not numbers.is_news(A, 2)
+    assert numbers.is_news(B, 1)
 
 
 def test_a_sender_that_is_no_text_is_dropped(opened: Open) -> None:

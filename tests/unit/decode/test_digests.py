@@ -196,6 +196,15 @@ def test_a_gateway_that_lost_count_is_told_everything() -> None:
     assert (snapshot.sequence, snapshot.whole) == (2, True)
 
 
+def test_a_gateway_is_told_which_snapshot_was_its_last() -> None:
+    bench = quiet(Bench())
+    for number in (1, 2):
+        bench.tick(1.0)
+        assert [beat.snapshots for beat in bench.said(Heartbeat, G)] == [number]
+        assert [beat.snapshots for beat in bench.said(Heartbeat, P)] == [None]
+        bench.hear(Resync())
+
+
 def test_what_was_computed_before_a_reset_is_found_no_more() -> None:
     bench = Bench()
     bench.hear(expect(9, prefill=None, max_tokens=1))

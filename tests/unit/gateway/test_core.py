@@ -1,6 +1,6 @@
 """A request from the client's prompt to the workers' last word, when nothing goes wrong."""
 
-from common.engine.events import Note
+from common.engine.events import Note, PeerDown, PeerUp
 from common.errors import ClientError, Overloaded
 from common.ids import Role
 from common.messages import (
@@ -13,8 +13,8 @@ from common.messages import (
     Resync,
     TokensAck,
 )
+from launch.gateway.acks import ACK_EVERY_S
 from launch.gateway.attempts import GatewayOptions
-from launch.gateway.core import ACK_EVERY_S
 from tests.unit.gateway.builders import (
     D2,
     LENGTH,
@@ -26,6 +26,7 @@ from tests.unit.gateway.builders import (
     T,
     accepted,
     generate,
+    hello,
     listing,
     peer,
     refused,
@@ -286,6 +287,27 @@ def test_a_missed_snapshot_is_asked_for() -> None:
     bench.hear(snapshot(2, whole=False))
     assert not bench.said(Resync)
     bench.hear(snapshot(4, whole=False))
+    assert bench.said(Resync, D) == [Resync()]
+
+
+def test_a_last_snapshot_that_was_missed_is_asked_for_until_it_comes() -> None:
+    """Nothing follows it that would show a gap."""
+    bench = Bench()
+    bench.hear(Heartbeat(transfers=(), snapshots=1))
+    assert not bench.said(Resync)
+    for _ in range(2):
+        bench.hear(Heartbeat(transfers=(), snapshots=2))
+        assert bench.said(Resync, D) == [Resync()]
+    bench.hear(snapshot(3), Heartbeat(transfers=(), snapshots=3))
+    assert not bench.said(Resync)
+
+
+def test_a_first_snapshot_that_was_missed_is_asked_for() -> None:
+    bench = Bench()
+    bench.take(PeerDown(D), PeerUp(hello(D)))
+    bench.hear(Heartbeat(transfers=(), snapshots=0))
+    assert not bench.said(Resync)
+    bench.hear(Heartbeat(transfers=(), snapshots=4))
     assert bench.said(Resync, D) == [Resync()]
 
 

@@ -11,6 +11,7 @@ from common.messages import (
     Listed,
     Phase,
     Resume,
+    Resync,
     Tokens,
 )
 from tests.unit.prefill.builders import (
@@ -78,6 +79,16 @@ def test_each_gateway_hears_of_its_own() -> None:
         for to in (G, other)
     ]
     assert lists == [[T], [U]]
+
+
+def test_a_gateway_is_told_which_snapshot_was_its_last() -> None:
+    bench = Bench()
+    for number in (1, 2):
+        bench.tick(1.0)
+        bench.tick(1.0)
+        assert [beat.snapshots for beat in bench.said(Heartbeat, G)] == [number]
+        assert [beat.snapshots for beat in bench.said(Heartbeat, D)] == [None]
+        bench.hear(Resync())
 
 
 def test_heartbeats_come_four_times_a_second_while_something_is_shared() -> None:
