@@ -23,6 +23,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
 from common.errors import ClientError, SetupError
+from common.text.digits import JsonDigits, begins_with_digit
 from common.text.load import TextModel
 from common.text.schemas import closed
 
@@ -47,9 +48,13 @@ LIMITS = LLParserLimits(  # a token's mask holds up all of a pass: tenths of a s
 )
 
 
+_OF_JSON = '{"grammars":[{"name":"json_schema"'  # what `of_json_schema` gives begins so
+
+
 def of_json_schema(schema: Schema, *, param: str | None = None) -> str:
     """Of the JSON texts that a schema allows, on one line: small models that may write any white
-    space write nothing else. Raises ClientError, of `param`, where it cannot be read."""
+    space write nothing else, and with no endless numbers (`JsonDigits`). Raises ClientError, of
+    `param`, where it cannot be read."""
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
     try:
@@ -107,6 +112,7 @@ class GrammarTokenizer:
         self.special_token_ids = sorted(self._special)
         self.bos_token_id = None
         self.end_token_ids = sorted(model.end_token_ids)
+        self.digits_V = np.array([begins_with_digit(token) for token in self.tokens])
         self.eos_token_id = self.end_token_ids[0] if self.end_token_ids else 0
         self._encode = model.tokenizer.encode
         self._greedy: Callable[[str], list[int]] | None = None  # while the next is made
@@ -164,7 +170,7 @@ class GrammarTokenizer:
 
     def _matcher(self, grammar: str) -> "Matcher":
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
-        return Matcher(matcher, self.vocab_size, self.end_token_ids)
+        return Matcher(matcher, self, JsonDigits() if grammar.startswith(_OF_JSON) else None)
 
 
 class Grammars:
@@ -194,11 +200,13 @@ class Grammars:
 class Matcher:
     """How far one answer is in its grammar. Belongs to one thread."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, end_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self, matcher: LLMatcher, tokenizer: GrammarTokenizer, digits: JsonDigits | None
+    ) -> None:
         self._matcher: LLMatcher | None = matcher  # None: the answer is over
-        self._bits = llguidance.numpy.allocate_token_bitmask(1, vocab_size)
-        self._vocab_size = vocab_size
-        self._end_token_ids = end_token_ids
+        self._bits = llguidance.numpy.allocate_token_bitmask(1, tokenizer.vocab_size)
+        self._tokenizer = tokenizer
+        self._digits = digits  # None: no JSON
         self._read: tuple[int, ...] = ()
         self.failure: str | None = None  # why the grammar can be followed no further
 
@@ -206,7 +214,8 @@ class Matcher:
         """As far as this one is, at no cost. What they learn of the grammar they share, until it is
         as much as `llguidance` allows: then either may fail where a new one would not."""
         assert self._matcher is not None, "the answer is over"
-        copied = Matcher(self._matcher.deep_copy(), self._vocab_size, self._end_token_ids)
+        digits = None if self._digits is None else self._digits.copy()
+        copied = Matcher(self._matcher.deep_copy(), self._tokenizer, digits)
         copied._read = self._read
         return copied
 
@@ -219,6 +228,8 @@ class Matcher:
         if outputs[:n_read] != self._read:
             return None
         self._read = outputs
+        if self._digits is not None:
+            self._digits.push(b"".join(self._tokenizer.tokens[t] for t in outputs[n_read:]))
         matcher = self._matcher
         if matcher is not None and n_read < len(outputs):
             matcher.consume_tokens(list(outputs[n_read:]))
@@ -228,7 +239,14 @@ class Matcher:
         if self._is_over(matcher):
             return self._ends()
         bits = np.unpackbits(self._bits[0].view(np.uint8), bitorder="little")
-        return bits[: self._vocab_size].view(np.bool_)
+        return self._without_more_digits(bits[: self._tokenizer.vocab_size].view(np.bool_))
+
+    def _without_more_digits(self, allowed_V: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Where there are enough, and something else may come."""
+        if self._digits is None or not self._digits.enough:
+            return allowed_V
+        other_V = allowed_V & ~self._tokenizer.digits_V
+        return other_V if other_V.any() else allowed_V
 
     def _is_over(self, matcher: LLMatcher) -> bool:
         """If so, it is kept no longer: it may have grown large."""
@@ -240,8 +258,8 @@ class Matcher:
         return True
 
     def _ends(self) -> NDArray[np.bool_]:
-        allowed_V = np.zeros(self._vocab_size, np.bool_)
-        allowed_V[list(self._end_token_ids)] = True
+        allowed_V = np.zeros(self._tokenizer.vocab_size, np.bool_)
+        allowed_V[self._tokenizer.end_token_ids] = True
         return allowed_V
 
 

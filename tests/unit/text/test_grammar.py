@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from common.errors import ClientError, SetupError
+from common.text.digits import MAX_DIGITS, MAX_EXPONENT_DIGITS
 from common.text.grammar import (
     MAX_GBNF_RULES,
     MAX_GRAMMAR_CHARS,
@@ -93,6 +94,44 @@ def test_a_matcher_that_follows_allows_what_a_new_one_does(
         new = grammars.matcher(grammar)
         assert allowed(following, outputs[:n]) == allowed(new, outputs[:n])
     assert following.allowed(outputs[:3]) is None  # it cannot go back
+
+
+@pytest.mark.parametrize(
+    ("schema", "begun", "most"),
+    [
+        ({"type": "integer"}, "-", MAX_DIGITS),
+        ({"type": "number", "minimum": 0, "maximum": 2}, "1.", MAX_DIGITS),
+        ({"type": "number"}, "1e-", MAX_EXPONENT_DIGITS),
+        ({"type": "object"}, '{"a 7": [', MAX_DIGITS),
+        ({"type": "string", "maxLength": 40}, '"', 40),  # a text's are no number's
+    ],
+)
+def test_a_number_in_json_comes_to_an_end(
+    grammars: GrammarTokenizer, smollm2: TextModel, schema: dict[str, Any], begun: str, most: int
+) -> None:
+    (one,) = smollm2.tokenizer.encode("1", add_special_tokens=False)
+    outputs = tuple(smollm2.tokenizer.encode(begun, add_special_tokens=False))
+    matcher, n = grammars.matcher(of_json_schema(schema)).copy(), 0
+    while one in allowed(matcher, outputs):
+        outputs, n = (*outputs, one), n + 1
+        assert n <= most
+    assert n == most
+
+
+def test_a_number_has_as_many_digits_as_it_must(
+    grammars: GrammarTokenizer, smollm2: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.text.digits.MAX_DIGITS", 2)
+    outputs = tuple(smollm2.tokenizer.encode("[111", add_special_tokens=False))
+    grammar = of_json_schema({"type": "array", "items": {"const": 1111}})
+    assert allowed(grammars.matcher(grammar), outputs) == [outputs[-1]]
+
+
+def test_digits_that_a_regular_expression_allows_have_no_other_bound(
+    grammars: GrammarTokenizer, smollm2: TextModel
+) -> None:
+    (one,) = smollm2.tokenizer.encode("1", add_special_tokens=False)
+    assert one in allowed(grammars.matcher(of_regex("[0-9]+")), (one,) * 90)
 
 
 def test_where_an_answer_is_complete_only_its_end_may_come(
