@@ -37,7 +37,7 @@ wheel: $(VENV)/.dev
 	@ls dist/*.whl
 
 clean: ## remove what make made, the virtual environment included
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache common/kernels/cpu/*.so
+	rm -rf $(VENV) .venv-clients build dist *.egg-info .hypothesis .ruff_cache common/kernels/cpu/*.so
 
 # One stamp per set of packages: a run with nothing changed installs nothing.
 INSTALLED := pyproject.toml setup.py scripts/setup.sh $(wildcard common/kernels/cpu/*.cpp common/kernels/cpu/*.h)
