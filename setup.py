@@ -4,6 +4,8 @@ Everything else about the package is in pyproject.toml.
 """
 
 import platform
+import runpy
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -11,6 +13,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CPU = Path("common/kernels/cpu")
+STABLE_ABI = sys.version_info >= (3, 12)  # what nanobind needs of it: one module for all later ones
+LIMITED_API = "0x030C0000"
 
 
 class BuildKernels(build_ext):
@@ -46,11 +50,17 @@ NATIVE = Extension(
         "-pthread",
     ],
     extra_link_args=["-pthread"],
-    define_macros=[("NDEBUG", None)],
+    define_macros=[
+        ("NDEBUG", None),
+        ("BATON_SOURCES", f'"{runpy.run_path(str(CPU / "sources.py"))["digest"](CPU)}"'),
+        *([("Py_LIMITED_API", LIMITED_API)] if STABLE_ABI else []),
+    ],
+    py_limited_api=STABLE_ABI,
     optional=True,
 )
 
 setup(
     ext_modules=[NATIVE] if platform.machine() in ("x86_64", "AMD64") else [],
     cmdclass={"build_ext": BuildKernels},
+    options={"bdist_wheel": {"py_limited_api": "cp312"}} if STABLE_ABI else {},
 )

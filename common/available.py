@@ -5,6 +5,7 @@ files of the kernel.
 
 import math
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -38,11 +39,14 @@ def available_bytes(root: Path = _ROOT) -> int:
 
 
 def usable_cpus(root: Path = _ROOT) -> list[int]:
-    """CPUs that this process may run on, ascending; the first of them where its cgroup gets less
-    time than they have: more threads than that would stand still for a part of each period."""
-    cpus = sorted(os.sched_getaffinity(0))
-    quota = cpu_quota(root)
-    return cpus if quota is None else cpus[: max(1, math.ceil(quota))]
+    """CPUs that this process may run on, ascending; see `within_quota`."""
+    return within_quota(sorted(os.sched_getaffinity(0)), cpu_quota(root))
+
+
+def within_quota(cpus: Sequence[int], quota: float | None) -> list[int]:
+    """The first of them, where a cgroup gets less time than they have: more threads than that would
+    stand still for a part of each period."""
+    return list(cpus if quota is None else cpus[: max(1, math.ceil(quota))])
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:

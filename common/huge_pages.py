@@ -51,6 +51,23 @@ def allocate(fd: int, n_bytes: int) -> None:
     os.posix_fallocate(fd, 0, n_bytes)
 
 
+def can_collapse() -> bool:
+    """Whether `allocate` gets huge pages here."""
+    try:
+        fd = os.memfd_create("baton-huge-pages")
+    except (AttributeError, OSError):  # another system than Linux
+        return False
+    try:
+        os.ftruncate(fd, HUGE_BYTES)
+        os.posix_fallocate(fd, 0, 1)
+        _advise(map_file(fd, HUGE_BYTES, shared=True), _MADV_COLLAPSE)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
 def map_file(fd: int, n_bytes: int, *, shared: bool, writable: bool = True) -> memoryview:
     """The whole file at an address that huge pages can be mapped at.
 

