@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 from bench.footprint import process_seconds, workers
 
-START_S = 120.0
+START_S = 300.0
 STOP_S = 30.0
 _TAIL_CHARS = 2000
 _PROC = Path("/proc")
