@@ -13,6 +13,11 @@ import numpy as np
 from bench.client import Outcome
 
 MS = 1e3
+BEGIN_END = (
+    (" restarting", " restarted", " restarts"),
+    ("a prefill worker is started", "a prefill worker has joined", "prefill-2 starts, joins"),
+    ("it is told to leave", "it has left", "and leaves"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,18 @@ def in_flight(outcomes: Sequence[Outcome]) -> list[tuple[float, int]]:
     )
     counts = np.cumsum([change for _, change in changes])
     return [(at_s, int(n)) for (at_s, _), n in zip(changes, counts, strict=True)]
+
+
+def spans(marks: Sequence[Mark]) -> list[tuple[str, float, float]]:
+    """(what, its begin, its end), in order: marks that belong together, by `BEGIN_END`."""
+    found: list[tuple[str, float, float]] = []
+    for begin, end, name in BEGIN_END:
+        for mark in marks:
+            if mark.what.endswith(begin):
+                who = mark.what.removesuffix(begin)
+                after = (m.at_s for m in marks if m.what == who + end and m.at_s >= mark.at_s)
+                found.append((who + name, mark.at_s, next(after, mark.at_s)))
+    return sorted(found, key=lambda span: span[1])
 
 
 def wrong(outcomes: Sequence[Outcome], wanted: Mapping[int, tuple[int, int]]) -> list[str]:

@@ -61,6 +61,7 @@ class PeerDown:
     """That instance is gone for good. A later life has another instance id."""
 
     instance: InstanceId
+    left: bool = field(default=False, compare=False)  # it said goodbye: nobody drove it out
 
 
 @dataclass(frozen=True, slots=True)

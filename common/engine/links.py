@@ -207,7 +207,7 @@ class Links:
                 self._take_refusal(sender, message)
             case Goodbye():
                 self._silent.pop(sender, None)
-                self._drop(sender, now)
+                self._drop(sender, now, left=True)
             case PeerLost(instance=instance) if link is not None and link.hello is not None:
                 if link.hello.peer.role is Role.GATEWAY:
                     self._drop(instance, now, even_unknown=True)
@@ -370,8 +370,11 @@ class Links:
         if len(self._silent) > MAX_PEERS:
             self._silent.popitem(last=False)
 
-    def _drop(self, instance: InstanceId, now: float, *, even_unknown: bool = False) -> None:
-        """It is gone. A gateway that we joined is looked for again at its address."""
+    def _drop(
+        self, instance: InstanceId, now: float, *, even_unknown: bool = False, left: bool = False
+    ) -> None:
+        """It is gone. `left`: as it said itself. A gateway that we joined is looked for again at
+        its address."""
         link = self._links.pop(instance, None)
         self._mailbox.disconnect(instance)
         if link is not None and link.barred is not None:
@@ -380,6 +383,6 @@ class Links:
             self._remember_silent(link.peer)  # the gateway, too, may judge wrongly
         if link is not None or even_unknown:
             _log.info(line("peer_down", peer=instance))
-            self._events.append(PeerDown(instance))
+            self._events.append(PeerDown(instance, left=left))
         if link is not None and instance == self._gateway:
             self.join(self._address, now)

@@ -101,8 +101,8 @@ class GatewayCore:
                 self.fleet.up(hello)
                 for transfer in self._attempts.unrouted.values():
                     transfer.retry_at = None
-            case PeerDown(instance):
-                self._peer_down(instance, now)
+            case PeerDown(instance, left):
+                self._peer_down(instance, now, left=left)
             case _:  # PeerBarred: the links log it; it is not in the fleet
                 pass
 
@@ -226,7 +226,8 @@ class GatewayCore:
         else:
             transfer.prefill_over = True  # decode has released it, or its digest will tell
 
-    def _peer_down(self, instance: InstanceId, now: float) -> None:
+    def _peer_down(self, instance: InstanceId, now: float, *, left: bool) -> None:
+        """Whoever has left in good order was not driven out by what it computed."""
         self._peers.down(instance)
         self._acks.forget(instance)
         self._attempts.admission.forget(instance)
@@ -239,7 +240,8 @@ class GatewayCore:
             if handed and not self._awaits_scores(transfer):
                 self._attempts.forget_prefill(transfer)  # decode pulls on from its memory, or
             else:  # will say that it failed
-                transfer.suspect()
+                if not left:
+                    transfer.suspect()
                 self._attempts.again(transfer, now, f"lost {instance}")
 
     def _digest(self, sender: InstanceId, heartbeat: Heartbeat, now: float) -> None:

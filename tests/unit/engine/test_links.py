@@ -204,6 +204,7 @@ def test_workers_that_are_there_complete_what_the_gateway_left_open(start: Start
     assert g.links.expected == MODEL
     d.links.leave()
     run(g, until=g.told(PeerDown(d.id)))
+    assert [event.left for event in g.events if isinstance(event, PeerDown)] == [True]
     assert g.links.expected == said
 
 
@@ -278,6 +279,7 @@ def test_silence_is_down_and_a_wrong_judgement_is_undone(start: Start) -> None:
         d.ahead_s += 0.95
         d.turn()
     assert d.events == [PeerDown(p.id)]
+    assert not any(event.left for event in d.events if isinstance(event, PeerDown))
     d.events.clear()
     assert p.links.send(d.id, BEAT, p.now)  # it was alive, and takes d for up
     run(d, p, until=d.told(PeerUp(p.hello)))

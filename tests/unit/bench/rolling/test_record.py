@@ -1,7 +1,7 @@
 """What a run of rolling restarts comes to."""
 
 from bench.client import Outcome
-from bench.rolling.record import Mark, Record, gaps, in_flight, result, wrong
+from bench.rolling.record import Mark, Record, gaps, in_flight, result, spans, wrong
 
 WANTED = {0: (0, 3), 1: (0, 3), 2: (1, 2)}
 
@@ -54,6 +54,21 @@ def test_figures_are_of_requests_sent_before_and_after_the_first_restart() -> No
     assert told["disturbed"]["p50_ttft_ms"] == 500.0
     assert told["disturbed"]["max_itl_ms"] == 4000.0
     assert told["marks"] == [[5.0, "decode-0 restarting"]]
+
+
+def test_a_restart_lasts_from_its_begin_to_its_end() -> None:
+    marks = [
+        Mark(1.0, "decode-0 restarting"),
+        Mark(3.0, "decode-0 restarted"),
+        Mark(3.0, "decode-1 restarting"),
+        Mark(5.0, "it is told to leave"),
+        Mark(6.0, "it has left"),
+    ]
+    assert spans(marks) == [
+        ("decode-0 restarts", 1.0, 3.0),
+        ("decode-1 restarts", 3.0, 3.0),  # it did not come up again
+        ("and leaves", 5.0, 6.0),
+    ]
 
 
 def test_requests_in_flight_change_as_they_are_sent_and_end() -> None:
