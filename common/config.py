@@ -20,6 +20,7 @@ from common.values import (
     BlockSize,
     Disaggregate,
     DType,
+    LogFormat,
     LogLevel,
     Milliseconds,
     Port,
@@ -179,6 +180,7 @@ class WorkerConfig(EngineConfig, frozen=True, kw_only=True):
     request_log: str | None
     run_dir: str | None
     log_level: LogLevel
+    log_format: LogFormat = "text"
 
 
 DEFAULTS = {  # where the operator sets nothing
@@ -272,6 +274,7 @@ def resolve_worker(
         request_log=config.request_log,
         run_dir=config.run_dir,
         log_level=config.log_level,
+        log_format=config.log_format,
     )
 
 

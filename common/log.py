@@ -1,4 +1,4 @@
-"""Log lines for people (key=value, one an event) and the request log for programs (JSON lines).
+"""Log lines, one an event (key=value for people, or JSON), and the request log for programs.
 
 A value from outside can neither break a line nor forge one. Must not decide what is logged.
 """
@@ -10,17 +10,20 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from math import isfinite
 from typing import TextIO
 
 import msgspec
 
 from common.errors import SetupError
 from common.ids import InstanceId, Role, TransferId
-from common.values import LogLevel
+from common.values import LogFormat, LogLevel
 
 Value = int | float | str | None
 
 _FIRST = ("request", "transfer", "attempt")
+_ENDINGS = frozenset(("finished", "failed", "aborted"))
 _MAX_VALUE_CHARS = 2000
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+,@%*()[]<>")
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
@@ -28,20 +31,47 @@ _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 _log = logging.getLogger(__name__)
 
 
-def line(event: str, /, **fields: Value) -> str:
+class Line(str):
+    """An event as text; a formatter for programs takes its fields."""
+
+    fields: Mapping[str, Value]
+
+
+def line(event: str, /, **fields: Value) -> Line:
     """`transfer=t1 attempt=0 event=queued tokens=12`: ids first; None is left out."""
     ids = {name: fields.pop(name) for name in _FIRST if name in fields}
     pairs = {**ids, "event": event, **fields}
-    return " ".join(f"{name}={_text(value)}" for name, value in pairs.items() if value is not None)
+    told = {name: value for name, value in pairs.items() if value is not None}
+    made = Line(" ".join(f"{name}={_text(value)}" for name, value in told.items()))
+    made.fields = told
+    return made
 
 
-def set_up_logging(level: LogLevel, process: str, stream: TextIO | None = None) -> None:
+def field_of(text: str, event: str, name: str) -> str | None:
+    """Of a line that was logged in either form: the text of a field; None: another event's line,
+    or one without it."""
+    with suppress(ValueError):
+        if text.startswith("{"):
+            told = msgspec.json.decode(text, type=dict[str, str | int | float | None])
+            return str(told[name]) if told.get("event") == event and name in told else None
+    _, found, rest = text.partition(f" event={event} ")
+    pattern = rf'(?:^| ){name}=("(?:[^"\\]|\\.)*"|\S*)'
+    match = re.search(pattern, rest) if found else None
+    if match is None:
+        return None
+    return str(json.loads(match[1])) if match[1].startswith('"') else match[1]
+
+
+def set_up_logging(
+    level: LogLevel, process: str, stream: TextIO | None = None, *, log_format: LogFormat = "text"
+) -> None:
     """All loggers of this process write lines to `stream` (stderr), `process` named in each.
 
     `process`: "decode-0/3f2a9c1d". Replaces what was set up before.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(_LineFormatter(process))
+    formatter = _LineFormatter if log_format == "text" else _JsonFormatter
+    handler.setFormatter(formatter(process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
@@ -59,6 +89,29 @@ class _LineFormatter(logging.Formatter):
         return "\n".join([_visible(first), *(f"  | {_visible(text)}" for text in rest)])
 
 
+class _JsonFormatter(_LineFormatter):
+    """One object a line, in ASCII: {"time", "level", "process", "event", ...fields}; "message" in
+    place of an event where another's library speaks; "traceback" where there is one."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__(process)
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = (
+            record.msg.fields if isinstance(record.msg, Line) else {"message": record.getMessage()}
+        )
+        entry: dict[str, Value] = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "process": self._process,
+            **{name: _json_value(value) for name, value in said.items()},
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
 def _visible(text: str) -> str:
     """What others wrote (a traceback may quote a client) cannot steer a terminal."""
     return _NOT_ASCII.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
@@ -67,14 +120,27 @@ def _visible(text: str) -> str:
 def _text(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = str(value)
-    if len(text) > _MAX_VALUE_CHARS:
-        text = f"{text[:_MAX_VALUE_CHARS]}... ({len(text)} characters)"
+    text = _shortened(str(value))
     return text if text and _PLAIN.issuperset(text) else json.dumps(text)
+
+
+def _json_value(value: Value) -> Value:
+    if isinstance(value, str):
+        return _shortened(value)
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MAX_VALUE_CHARS:
+        return text
+    return f"{text[:_MAX_VALUE_CHARS]}... ({len(text)} characters)"
 
 
 class RequestLog:
     """One JSON line per event of a request's life. Many processes may append to one file.
+
+    Each is a line of the usual log, too: at `info` how it ended at the gateway, the rest at
+    `debug`.
 
     A line is `{"t": unix seconds, "mono": this host's monotonic seconds, "event", "transfer",
     "attempt", "role", "instance", ...fields}`. With no path it writes nothing.
@@ -87,6 +153,7 @@ class RequestLog:
             self._fd = None if path is None else os.open(path, flags, 0o644)
         except OSError as error:
             raise SetupError(f"--request-log {path}: {error.strerror}") from error
+        self._is_gateway = role is Role.GATEWAY
         self._who: dict[str, Value] = {"role": role.value, "instance": instance}
         self._encoder = msgspec.json.Encoder()
         self.lost_lines = 0  # the disk was full, say
@@ -95,6 +162,9 @@ class RequestLog:
         self, event: str, transfer: TransferId, attempt: int, fields: Mapping[str, Value]
     ) -> None:
         """One line, in one write: lines of several processes do not mix. Never raises OSError."""
+        level = logging.INFO if self._is_gateway and event in _ENDINGS else logging.DEBUG
+        if _log.isEnabledFor(level):
+            _log.log(level, line(event, transfer=transfer, attempt=attempt, **fields))
         if self._fd is None:
             return
         entry: dict[str, Value] = {

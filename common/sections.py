@@ -20,6 +20,7 @@ from common.values import (
     CpuList,
     DeviceList,
     DType,
+    LogFormat,
     LogLevel,
     Port,
     Quantization,
@@ -131,6 +132,9 @@ class ProcessOptions(ModelOptions, frozen=True, kw_only=True):
         Text | None, Meta(description="where fetched models are kept [the user's]")
     ] = None
     log_level: Annotated[LogLevel, Meta(description="least severe line that is logged")] = "info"
+    log_format: Annotated[
+        LogFormat, Meta(description="of log lines: key=value, or one JSON object a line")
+    ] = "text"
 
 
 class HttpOptions(ProcessOptions, frozen=True, kw_only=True):
@@ -174,6 +178,14 @@ class HttpOptions(ProcessOptions, frozen=True, kw_only=True):
         Meta(ge=1, le=86400, description="a client that takes nothing for so long is cut off"),
     ] = 60.0
 
+    enable_log_requests: Annotated[
+        bool, Meta(description="log each request's prompt and parameters; else no text of a client")
+    ] = False
+    max_log_len: Annotated[
+        Count | None,
+        Meta(description="characters, or token ids, of a prompt that are logged then [2000]"),
+    ] = None
+
     def __post_init__(self) -> None:
         """Raises ValueError, naming both fields, where one needs another."""
         for name, needed in _NEEDS:
@@ -182,6 +194,7 @@ class HttpOptions(ProcessOptions, frozen=True, kw_only=True):
 
 
 _NEEDS = (
+    ("max_log_len", ("enable_log_requests",)),
     ("max_streams_per_key", ("api_key_file", "api_key")),
     ("ssl_keyfile", ("ssl_certfile",)),
     ("ssl_ca_certs", ("ssl_certfile",)),

@@ -11,6 +11,7 @@ from msgspec import Meta
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 TransportName = Literal["auto", "shm", "tcp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 Quantization = Literal["none", "int8", "gguf"]
 BlockSize = Literal[1, 2, 4, 8, 16, 32, 64, 128, 256]
 Disaggregate = Literal["auto", "always", "never"]

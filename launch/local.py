@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 def serve(config: ServeConfig, environ: Mapping[str, str]) -> int:
     """Serve until told to stop. Returns the exit code. `config.model` is a path by now."""
-    set_up_logging(config.log_level, Role.GATEWAY)
+    set_up_logging(config.log_level, Role.GATEWAY, log_format=config.log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it would tell its own starts and stops
     keys = _checked_keys(config)
     identity = checked(config, local_workers(config, join=""))

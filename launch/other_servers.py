@@ -14,7 +14,7 @@ ANSWERS = {
     "--max-running-requests": "use --max-num-seqs",
     "--model-path": "use --model",
     "--disable-radix-cache": "use --no-enable-prefix-caching",
-    "--disable-log-requests": "not needed: requests are logged with --request-log FILE alone",
+    "--disable-log-requests": "not needed: prompts are logged with --enable-log-requests alone",
     "--enforce-eager": _ALWAYS,
     "--enable-auto-tool-choice": _ALWAYS,
     "--enable-reasoning": "use --reasoning-parser",

@@ -4,7 +4,6 @@ Knows processes, not requests: who is ready to serve is the gateway's knowledge.
 """
 
 import asyncio
-import json
 import logging
 import os
 import random
@@ -21,7 +20,7 @@ import msgspec
 
 from common.config import WorkerConfig
 from common.ids import InstanceId, Role
-from common.log import line
+from common.log import field_of, line
 
 BACKOFF_S = 0.25  # before the first restart; doubles
 MAX_BACKOFF_S = 15.0
@@ -335,10 +334,8 @@ async def _pass_on(process: Process, lines: deque[str], on_data: Callable[[], No
 def _reason(lines: Sequence[str]) -> str:
     """Why it cannot start, as `common.engine.worker.entry` logs it."""
     for text in reversed(lines):
-        _, found, detail = text.partition(" event=cannot_start detail=")
-        if found:
-            with suppress(ValueError):
-                return str(json.loads(detail))
+        detail = field_of(text, "cannot_start", "detail")
+        if detail is not None:
             return detail
     return "its log tells why"
 

@@ -3,7 +3,6 @@
 Must not decide anything; losing it loses no request.
 """
 
-import logging
 import resource
 import time
 from collections import Counter, OrderedDict, deque
@@ -13,7 +12,7 @@ from pathlib import Path
 from common.engine.events import Note, StepDone, StepFailed
 from common.ids import TransferId
 from common.kv.pages import PagePool
-from common.log import RequestLog, line
+from common.log import RequestLog
 from common.messages import Marks, Metrics
 from common.metrics import control_counters
 from common.moments import Mark, Moment
@@ -38,8 +37,6 @@ _MOST_OPEN = 4096  # attempts whose notes are remembered: of some there will be 
 
 _MOST_MARKS = 4096  # since the last were told; older ones are lost
 
-_log = logging.getLogger(__name__)
-
 
 class Journal:
     """One a worker, used by its loop's thread. Counter names: `common.metrics`."""
@@ -63,10 +60,8 @@ class Journal:
         )
 
     def note(self, note: Note) -> None:
-        """One line of the request log, one of the debug log, and what is counted of it."""
+        """One line of the request log, and what is counted of it."""
         self._request_log.write(note.name, note.transfer, note.attempt, note.fields)
-        if _log.isEnabledFor(logging.DEBUG):
-            _log.debug(line(note.name, transfer=note.transfer, attempt=note.attempt, **note.fields))
         for counter, field in _COUNTED.get(note.name, ()):
             amount = 1 if field is None else note.fields.get(field, 0)
             if isinstance(amount, int):

@@ -141,7 +141,8 @@ def run_worker(
     if parent is not None:
         die_with(parent)
     instance = instance or InstanceId(uuid.uuid4().hex)
-    set_up_logging(config.log_level, f"{config.name}/{instance[:8]}")
+    name = f"{config.name}/{instance[:8]}"
+    set_up_logging(config.log_level, name, log_format=config.log_format)
     pin(config.cpus)
     _set_up_torch(config)
     worker = _Worker(kind, config, instance)

@@ -30,6 +30,7 @@ from common.text.load import TextModel
 from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.admission import Admission
 from launch.gateway.api.answer import Answer
+from launch.gateway.api.arrivals import Arrivals
 from launch.gateway.api.bodies import Bodies
 from launch.gateway.api.chat_form import ChatForm
 from launch.gateway.api.completion_form import CompletionForm
@@ -135,6 +136,9 @@ class _Api:
         self._started = int(time.time())
         self._slo = Slo(ttft_s=_seconds(config.slo_ttft), tpot_s=_seconds(config.slo_tpot))
         self._grammars = grammars
+        self._arrivals = Arrivals(
+            with_text=config.enable_log_requests, max_length=config.max_log_len
+        )
         self._seeds = None if config.seed is None else random.Random(config.seed)
 
     # --- generation --------------------------------------------------------------------------
@@ -161,6 +165,7 @@ class _Api:
         handed_on = False
         try:
             prepared = await self._prepared(request, kind, prepare)
+            self._arrivals.tell(answer_id, prepared, request.headers)
             answer = Answer(answer_id, prepared, self._text, self._metrics)
             form = form_of(answer_id, self._name, self._text.tokenizer, prepared)
             await while_connected(request, answer.begin(self._engine))

@@ -12,17 +12,18 @@ import pytest
 
 from common.errors import SetupError
 from common.ids import InstanceId, Role, TransferId
-from common.log import RequestLog, line, set_up_logging
+from common.log import RequestLog, field_of, line, set_up_logging
 
 T = TransferId("t1")
 
 
-@pytest.fixture
-def stream() -> Iterator[io.StringIO]:
+@pytest.fixture(params=["text"])
+def stream(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+    """What is logged, in the form that the test names."""
     root = logging.getLogger()
     before = root.handlers[:], root.level
     stream = io.StringIO()
-    set_up_logging("info", "decode-0/3f2a", stream)
+    set_up_logging("info", "decode-0/3f2a", stream, log_format=request.param)
     yield stream
     root.handlers[:], level = before[0], before[1]
     root.setLevel(level)
@@ -60,6 +61,62 @@ def test_a_traceback_cannot_forge_a_line(stream: io.StringIO) -> None:
     first, *rest = stream.getvalue().splitlines()
     assert first.endswith("event=pass_failed")
     assert rest and all(text.startswith("  | ") and text.isprintable() for text in rest)
+
+
+@pytest.mark.parametrize("stream", ["json"], indirect=True)
+def test_a_line_of_json_has_the_fields_as_they_are(stream: io.StringIO) -> None:
+    log = logging.getLogger("any")
+    log.info(line("queued", tokens=3, seconds=0.25, peer=None, b='say "hi"\n\x1b[2J', transfer=T))
+    log.warning("another's %s: %d", "words", 7)
+    log.info(line("x", long="y" * 10_000, never=float("inf")))
+    try:
+        raise ValueError("no\n{}")
+    except ValueError:
+        log.exception(line("pass_failed"))
+    text = stream.getvalue()
+    assert text.isascii() and "\x1b" not in text
+    queued, others, odd, failed = map(json.loads, text.splitlines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", queued.pop("time"))
+    assert queued == {
+        "level": "info",
+        "process": "decode-0/3f2a",
+        "transfer": "t1",
+        "event": "queued",
+        "tokens": 3,
+        "seconds": 0.25,
+        "b": 'say "hi"\n\x1b[2J',
+    }
+    assert (others["level"], others["message"]) == ("warning", "another's words: 7")
+    assert (len(odd["long"]) < 2100, odd["never"]) == (True, "inf")
+    assert failed["event"] == "pass_failed"
+    assert failed["traceback"].endswith("ValueError: no\n{}")
+
+
+@pytest.mark.parametrize("stream", ["text", "json"], indirect=True)
+def test_a_field_is_read_back_from_either_form(stream: io.StringIO) -> None:
+    detail = 'lower "--x": event=forged detail=no'
+    logging.getLogger("any").error(line("cannot_start", why="short", detail=detail))
+    text = stream.getvalue().rstrip("\n")
+    assert field_of(text, "cannot_start", "detail") == detail
+    assert field_of(text, "cannot_start", "why") == "short"
+    assert field_of(text, "cannot_start", "other") is None
+    assert field_of(text, "started", "detail") is None
+    assert field_of("Traceback: {}", "cannot_start", "detail") is None
+    assert field_of("{", "cannot_start", "detail") is None
+
+
+def test_what_happens_to_requests_is_told_at_the_gateway_and_where_it_is_asked_for(
+    stream: io.StringIO,
+) -> None:
+    gateway = RequestLog(None, InstanceId("g"), Role.GATEWAY)
+    for log in (gateway, RequestLog(None, InstanceId("d"), Role.DECODE)):
+        log.write("routed", T, 1, {})
+        log.write("failed", T, 1, {"detail": "lost\nevent=forged"})
+    [text] = stream.getvalue().splitlines()
+    assert text.endswith(r'transfer=t1 attempt=1 event=failed detail="lost\nevent=forged"')
+    set_up_logging("debug", "gateway", stream)
+    gateway.write("routed", T, 2, {"decode": "d"})
+    assert stream.getvalue().endswith(" transfer=t1 attempt=2 event=routed decode=d\n")
 
 
 def test_a_log_that_cannot_be_written_is_the_operators_to_mend(tmp_path: Path) -> None:
