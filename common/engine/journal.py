@@ -34,7 +34,6 @@ _SPANS = {
 _MOMENTS = {moment.value: moment for moment in Moment}
 _LAST = ("context_end", "migration_end", "decoding_end", "failed", "aborted")
 _MOST_OPEN = 4096  # attempts whose notes are remembered: of some there will be no more
-
 _MOST_MARKS = 4096  # since the last were told; older ones are lost
 
 
