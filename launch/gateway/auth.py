@@ -17,9 +17,12 @@ from common.sections import HttpOptions
 from launch.gateway.api.errors import error_response, json_response
 from launch.gateway.api.responses import ErrorBody, ErrorDetail, encode
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/metrics"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/metrics", "/ui"})
 """Probes and monitoring ask without a key, as in vLLM. Whatever else there is, or will be, has it
 asked for."""
+
+OPEN_FOLDER = "/ui/"
+"""Files of a page that has no more to tell than who asks it has a key for."""
 
 FULL_RETRY_S = 1.0
 _NO_KEY = "there is no API key; send one as `Authorization: Bearer KEY`"
@@ -81,7 +84,7 @@ class KeyGuard:
         self._in_progress = [0] * len(keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS:
+        if scope["type"] == "lifespan" or _is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
         key = _bearer(scope)
@@ -113,6 +116,10 @@ class KeyGuard:
         )
         self._metrics.failure(error.status)
         return error_response(error, {})
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
 
 def _digest(key: bytes) -> bytes:

@@ -8,14 +8,16 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 
 from common.engine.events import Event, Note, PeerDown, PeerUp, Received
 from common.ids import InstanceId, TransferId
-from common.messages import Heartbeat, Hello, Marks, Metrics, Progress
+from common.messages import Heartbeat, Hello, Marks, Metrics, Progress, Snapshot
 from common.metrics import SHORT_INSTANCE, Totals
 from common.moments import Moment
 from launch.gateway.events import Admitted, Rejected
+from launch.gateway.figures import percentiles
+from launch.gateway.status import Load, Point
 from launch.gateway.transfers import Generate, RequestId, Slo
 from launch.supervise import LocalWorker
 
@@ -25,6 +27,8 @@ _REMEMBERED = 1024  # the same, since workers tell of them later
 _OUTCOMES = 16_384  # of the window: at more a second, it is shorter
 _SAMPLES = 75  # of counters, one a second at most
 _SAMPLE_EVERY_S = 0.9
+_POINTS = 300  # of the series: minutes, as many as this is seconds
+_POINT_S = 10.0  # that a point's percentiles are of
 _NAMES = 512  # of workers, those that are gone included
 
 
@@ -98,6 +102,7 @@ class WorkerRecord:
     up_at: float
     heard_at: float
     progress: Progress | None = None
+    snapshot: Snapshot | None = None
     told: deque[tuple[float, Mapping[str, float]]] = field(  # its counters, one a second
         default_factory=lambda: deque[tuple[float, Mapping[str, float]]](maxlen=_SAMPLES)
     )
@@ -129,6 +134,7 @@ class History:
         self.outcomes: deque[Outcome] = deque(maxlen=_OUTCOMES)
         self.handoffs: deque[tuple[float, float]] = deque(maxlen=_OUTCOMES)  # (ended, seconds)
         self.samples: deque[Sample] = deque(maxlen=_SAMPLES)
+        self.series: deque[Point] = deque(maxlen=_POINTS)
         self.workers: dict[InstanceId, WorkerRecord] = {}
         self.names: OrderedDict[InstanceId, str] = OrderedDict()
 
@@ -226,6 +232,8 @@ class History:
             case Received(sender, Heartbeat() as heartbeat) if sender in self.workers:
                 worker = self.workers[sender]
                 worker.heard_at, worker.progress = self._clock(), heartbeat.progress
+            case Received(sender, Snapshot() as snapshot) if sender in self.workers:
+                self.workers[sender].snapshot = snapshot
             case Received(sender, Metrics(values=values)) if sender in self.workers:
                 self.workers[sender].told.append((self._clock(), dict(values)))
                 self.sample()
@@ -266,8 +274,31 @@ class History:
     def sample(self) -> None:
         """Write the counters down, unless that was done a moment ago."""
         now = self._clock()
-        if not self.samples or now - self.samples[-1].at >= _SAMPLE_EVERY_S:
-            self.samples.append(Sample(now, self._totals()))
+        last = self.samples[-1] if self.samples else None
+        if last is not None and now - last.at < _SAMPLE_EVERY_S:
+            return
+        sample = Sample(now, self._totals())
+        self.samples.append(sample)
+        if last is not None:
+            self.series.append(self._point(last, sample))
+
+    def _point(self, last: Sample, sample: Sample) -> Point:
+        took_s, since = sample.at - last.at, sample.at - _POINT_S
+        lately = list(takewhile(lambda one: one.ended >= since, reversed(self.outcomes)))
+        prompts = sample.totals.prompt_tokens - last.totals.prompt_tokens
+        outputs = sample.totals.generation_tokens - last.totals.generation_tokens
+        return Point(
+            unix_s=time.time(),
+            prompt_tokens_per_s=prompts / took_s,
+            output_tokens_per_s=outputs / took_s,
+            ttft_s=percentiles(one.ttft_s for one in lately),
+            tpot_s=percentiles(one.tpot_s for one in lately),
+            workers={
+                self.names[instance]: _load(worker.snapshot)
+                for instance, worker in self.workers.items()
+                if worker.snapshot is not None and instance in self.names
+            },
+        )
 
     def window(self) -> tuple[Sample, Sample]:
         """The counters now, and those of as long ago as the window is; less where less is known."""
@@ -279,3 +310,13 @@ class History:
 
 def _none_here() -> Sequence[LocalWorker]:
     return ()
+
+
+def _load(told: Snapshot) -> Load:
+    return Load(
+        held=told.n_pages - told.free_pages,
+        cached=told.cached_pages,
+        total=told.n_pages,
+        running=told.running,
+        waiting=told.waiting,
+    )

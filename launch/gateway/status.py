@@ -131,6 +131,27 @@ class RequestStatus(Body, frozen=True):
     detail: str
 
 
+class Load(Body, frozen=True, array_like=True):
+    """One worker at one time; an array in the document."""
+
+    held: int  # pages
+    cached: int
+    total: int
+    running: int  # requests
+    waiting: int
+
+
+class Point(Body, frozen=True):
+    """One second or so. Rates since the point before; percentiles of some seconds."""
+
+    unix_s: float
+    prompt_tokens_per_s: float
+    output_tokens_per_s: float
+    ttft_s: Percentiles
+    tpot_s: Percentiles
+    workers: dict[str, Load]  # by name
+
+
 class Status(Body, frozen=True):
     """The whole document."""
 
@@ -151,3 +172,4 @@ class Status(Body, frozen=True):
     failures: dict[str, int]  # in the window, by HTTP status; refusals are 429 and 503
     failures_total: dict[str, int]
     requests: list[RequestStatus]  # the latest first
+    series: list[Point]  # those that were asked for, in order

@@ -1,22 +1,21 @@
 """From what is known to what `GET /status` tells. Pure: records in, a document out."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 
 import msgspec
 
 from common.ids import InstanceId, Role
 from common.messages import Snapshot
 from common.moments import Moment
+from launch.gateway.figures import bucket_percentiles, percentiles
 from launch.gateway.history import WINDOW_S, History, Outcome, Record, Sample, WorkerRecord
 from launch.gateway.status import (
     Attainment,
     Handoffs,
     Latencies,
     Pages,
-    Percentiles,
     PoolStatus,
     Rates,
     RequestStatus,
@@ -45,8 +44,10 @@ class Server:
     slo: Slo
 
 
-def status(server: Server, views: Sequence[WorkerView], history: History, now: float) -> Status:
-    """The document. `now`: by the history's clock."""
+def status(
+    server: Server, views: Sequence[WorkerView], history: History, now: float, after: float
+) -> Status:
+    """The document. `now`: by the history's clock; `after`: Unix time, of points to be told."""
     first, last = history.window()
     window_s = max(last.at - first.at, 1e-9)
     since = now - WINDOW_S
@@ -74,43 +75,11 @@ def status(server: Server, views: Sequence[WorkerView], history: History, now: f
             request_status(record, history.names)
             for record in chain(reversed(history.live.values()), history.ended())
         ],
+        series=[point for point in history.series if point.unix_s > after],
     )
 
 
-# --- numbers -----------------------------------------------------------------------------------
-
-
-def percentiles(values: Iterable[float | None]) -> Percentiles:
-    """By nearest rank: each is one of the values. None is no value."""
-    ordered = sorted(value for value in values if value is not None)
-    n = len(ordered)
-    if not n:
-        return Percentiles(n=0)
-    p50, p90, p99 = (ordered[max(0, -(-n * percent // 100) - 1)] for percent in (50, 90, 99))
-    return Percentiles(n=n, p50=p50, p90=p90, p99=p99)
-
-
-def bucket_percentiles(
-    first: Sequence[tuple[float, int]], last: Sequence[tuple[float, int]]
-) -> Percentiles:
-    """Of what came between two readings of a histogram's cumulative buckets (bound, count).
-
-    As Prometheus' histogram_quantile: linear within a bucket, the last finite bound beyond it.
-    """
-    before = dict(first)
-    buckets = [(bound, count - before.get(bound, 0)) for bound, count in last]
-    n = buckets[-1][1] if buckets else 0
-    if n <= 0:
-        return Percentiles(n=0)
-    p50, p90, p99 = (_in_buckets(buckets, share * n) for share in (0.5, 0.9, 0.99))
-    return Percentiles(n=n, p50=p50, p90=p90, p99=p99)
-
-
-def _in_buckets(buckets: Sequence[tuple[float, int]], rank: float) -> float:
-    for (low, below), (high, upto) in pairwise([(0.0, 0), *buckets]):
-        if upto >= rank:
-            return low if high == math.inf else low + (high - low) * (rank - below) / (upto - below)
-    return buckets[-1][0]
+# --- the window -------------------------------------------------------------------------------
 
 
 def attainment(outcomes: Iterable[Outcome], owed: Slo) -> Attainment:

@@ -12,13 +12,12 @@ from common.metrics import Totals
 from common.moments import Mark, Moment
 from common.params import SamplingParams
 from launch.gateway.events import Admitted, Rejected
+from launch.gateway.figures import bucket_percentiles, percentiles
 from launch.gateway.history import SHOWN, History, Outcome
-from launch.gateway.status import Pages, Status
+from launch.gateway.status import Load, Pages, Status
 from launch.gateway.summary import (
     Server,
     attainment,
-    bucket_percentiles,
-    percentiles,
     request_status,
     status,
     work_rates,
@@ -64,7 +63,7 @@ class Watched:
         marks = [Mark(TransferId(transfer), attempt, Moment(m), age) for m, age in ages.items()]
         self.history.heard(Received(sender, Marks(marks=tuple(marks))))
 
-    def status(self) -> Status:
+    def status(self, after: float = math.inf) -> Status:
         server = Server(
             unix_s=1.0,
             model="m",
@@ -74,7 +73,7 @@ class Watched:
             in_progress=0,
             slo=SLO,
         )
-        return status(server, self.views, self.history, self.now)
+        return status(server, self.views, self.history, self.now, after)
 
 
 def test_percentiles_are_values_that_were_there() -> None:
@@ -253,6 +252,33 @@ def test_counters_are_those_of_the_window() -> None:
     assert document.rates.failures_per_s == pytest.approx(1 / 60)
     assert document.failures == {"429": 1}
     assert document.failures_total == {"429": 1, "400": 7}
+
+
+def test_a_point_of_the_series_is_what_a_second_brought() -> None:
+    watched = Watched()
+    watched.up(P, snapshot())
+    watched.history.heard(Received(P, snapshot(busy=2)))
+    watched.history.sample()
+    watched.submit("a", at=100.0)
+    watched.note("routed", "a", at=100.0, decision="local", reason="flag", decode=P)
+    watched.note("first_token", "a", at=100.5, sample=0)
+    watched.note("finished", "a", at=101.5, request="a", tokens=3, longest=3, finish="stop")
+    watched.tokens = 60
+    watched.now = 102.0
+    watched.history.sample()
+    watched.now = 102.5
+    watched.history.sample()  # too early for another
+    watched.now = 112.0
+    watched.history.sample()
+    one, two = watched.status(after=0.0).series
+    assert one.output_tokens_per_s == 30.0
+    assert (one.ttft_s.p50, one.tpot_s.p50) == (0.5, 0.5)
+    assert one.workers == {
+        "prefill-prefill-": Load(held=0, cached=0, total=100, running=2, waiting=0)
+    }
+    assert (two.output_tokens_per_s, two.ttft_s.n) == (0.0, 0)
+    assert watched.status(after=one.unix_s).series == ([two] if two.unix_s > one.unix_s else [])
+    assert watched.status().series == []
 
 
 def test_names_outlive_their_workers() -> None:
