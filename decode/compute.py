@@ -4,7 +4,7 @@ Decides who is in a pass and who gives way; how pages are held is `decode.holds`
 and tells nobody but the request log.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from common.engine.pace import Pace
@@ -12,19 +12,18 @@ from common.engine.plan import Drawn, PassResult
 from common.engine.reports import HEARTBEAT_BUSY_S
 from common.ids import InstanceId, PageId, StepId
 from common.kv.layout import pages_for
-from common.messages import Expect, Limits
+from common.messages import Limits
 from common.params import FinishReason
 from common.stopping import token_rules
+from decode.first_tokens import FirstTokens
 from decode.forecast import Foresight
 from decode.holds import Holds
-from decode.lateness import IDLE, Load, prompts_s, too_late
 from decode.passes import Pass, Row, build
 from decode.repeats import Repeats
 from decode.scheduler import (
     Budget,
     Loss,
     Ready,
-    Refusal,
     apart,
     first_short,
     pages_ahead,
@@ -81,6 +80,9 @@ class Compute:
             chunk_tokens=options.chunk_tokens,
             max_num_seqs=limits.max_num_seqs,
         )
+        self.first_tokens = FirstTokens(
+            holds, self._pace, self._budget, page_tokens=limits.page_tokens
+        )
 
     def no_longer_wanted(self, transfer: Transfer) -> None:
         """The gateway saw its stop string, or nobody listens: that is its length."""
@@ -88,34 +90,6 @@ class Compute:
             for sample in transfer.samples:
                 if sample.finish is None:
                     self.foresight.ended(len(sample.outputs), cut=False)
-
-    def too_late(self, request: Expect, queued: Iterable[Transfer]) -> Refusal | None:
-        """Of a prompt that would be computed here, behind those that are queued. Whoever was
-        promised an answer is served, however late."""
-        deadline_s = request.deadline_s
-        if request.prefill is not None or deadline_s is None or not request.refuse_if_late:
-            return None
-        tokens = (*request.prompt, *request.samples[0].outputs)
-        n_cached = 0
-        if request.params.prompt_logprobs is None:
-            found = self.holds.pool.longest_prefix(self.holds.names(tokens, request.salt))
-            n_cached = min(len(found) * self._limits.page_tokens, len(tokens) - 1)
-        own, load = (n_cached, len(tokens) - n_cached), self._load(queued)
-        room = self._budget
-        pass_tokens = room.chunk_tokens if load.n_decoding else room.budget_tokens
-        own_s = prompts_s(self._pace, own, IDLE, room.budget_tokens)
-        ttft_s = prompts_s(self._pace, own, load, pass_tokens)
-        if own_s is None or ttft_s is None:
-            return None
-        return too_late(own_s, ttft_s, deadline_s)
-
-    def _load(self, queued: Iterable[Transfer]) -> Load:
-        active = self.holds.active
-        decoding = [sample for sample in active if sample.gap == 1]
-        ahead = [(s.n_tokens - s.gap, s.gap) for s in active if s.gap > 1]
-        ahead += [(0, sample.n_tokens) for sample in self.holds.waiting]
-        ahead += [(0, one.n_tokens) for one in queued if one.request.prefill is None]
-        return Load(ahead, len(decoding), sum(sample.n_tokens for sample in decoding))
 
     # --- passes ------------------------------------------------------------------------------
 

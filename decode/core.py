@@ -137,7 +137,7 @@ class DecodeCore:
     def _receive(self, sender: InstanceId, message: AnyMessage, now: float) -> None:
         match message:
             case Expect():
-                self._expect(sender, message)
+                self._expect(sender, message, now)
             case End():
                 self._ended(message)
             case TokensAck():
@@ -165,7 +165,7 @@ class DecodeCore:
         if broken is not None:
             self._transfers.fail(broken, FailureKind.TRANSFER, detail)
 
-    def _expect(self, gateway: InstanceId, request: Expect) -> None:
+    def _expect(self, gateway: InstanceId, request: Expect, now: float) -> None:
         known = self._transfers.get(request.transfer)
         if known is not None and known.request.attempt > request.attempt:
             self.stale_messages += 1
@@ -178,7 +178,7 @@ class DecodeCore:
             reason = refusal(request, queued, self._limits, self._pulse.step_s)
             if self._draining and (reason is None or reason.retry_after_s is not None):
                 reason = Refusal("draining", RETRY_MIN_S)
-            reason = reason or self._compute.too_late(request, queued)
+            reason = reason or self._compute.first_tokens.refusal(request, queued, now)
             if reason is not None:
                 self._refuse(gateway, request, reason)
                 return
@@ -318,16 +318,16 @@ class DecodeCore:
         if isinstance(event, StepDone):
             self._holds.spills.computed(work.plan.n_rows, event.result.seconds)
             for sample in self._compute.commit(work, event.result):
-                self._say(sample)
+                self._say(sample, now)
         else:  # what it wrote was not published, and is not going to be
             self._transfers.fail_pass(work, event.detail)
         self._pool.fence_final(step_fence(event.step))
 
-    def _say(self, sample: Sample) -> None:
+    def _say(self, sample: Sample, now: float) -> None:
         transfer = sample.transfer
         if transfer.request.prefill is None and sample.sent == sample.first_index:
-            cached_tokens = transfer.cached or 0
-            self._outgoing.note(transfer, "context_end", cached_tokens=cached_tokens)
+            self._compute.first_tokens.came(transfer, now)
+            self._outgoing.note(transfer, "context_end", cached_tokens=transfer.cached or 0)
             self._outgoing.note(transfer, "decoding_begin", sample=sample.number)
         self._outgoing.deliver(sample)
         if sample.finish is not None:

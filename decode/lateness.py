@@ -2,7 +2,7 @@
 would come later than is owed. Must read no record of a request: numbers in, numbers out.
 
 Predicted is the least that it can take: what waits for pages, or what others are promised a token,
-may make it later. So whoever is refused would have been late, as far as passes tell.
+may make it later. How much later, those that were let in tell (`common.engine.misjudged`).
 """
 
 from collections.abc import Sequence
@@ -45,11 +45,12 @@ def prompts_s(pace: Pace, own: Part, load: Load, pass_tokens: int) -> float | No
     return None if seconds is None else n_passes * seconds
 
 
-def too_late(own_s: float, ttft_s: float, deadline_s: float) -> Refusal | None:
-    """`own_s`: where nothing else is. A prompt that is late even so has nothing to wait for."""
-    if ttft_s <= deadline_s:
+def too_late(own_s: float, ttft_s: float, deadline_s: float, within_s: float) -> Refusal | None:
+    """`own_s`: where nothing else is. A prompt that is late even so has nothing to wait for.
+    `within_s`: what the prediction `ttft_s` must keep."""
+    if ttft_s <= within_s:
         return None
     text = f"first token predicted in {ttft_s:.2f} s, owed in {deadline_s:.2f} s"
     if own_s > deadline_s:
         return Refusal(text, None, own_s)
-    return Refusal(text, max(RETRY_MIN_S, ttft_s - deadline_s), ttft_s)
+    return Refusal(text, max(RETRY_MIN_S, ttft_s - within_s), ttft_s)

@@ -101,3 +101,26 @@ def test_a_prediction_counts_passes_rows_and_context() -> None:
     assert prompts_s(pace, (0, 200), IDLE, 100) == pytest.approx(0.22 + 0.003, rel=1e-3)
     load = Load([(0, 100)], 10, 500)  # two passes, each beside 10 rows of 500 tokens
     assert prompts_s(pace, (0, 100), load, 100) == pytest.approx(0.24 + 0.002 + 0.01, rel=1e-3)
+
+
+def test_predictions_that_were_too_hopeful_are_made_room_for() -> None:
+    bench = worker()
+    bench.now = 1.0  # when nothing was owed yet, it was 0
+    for n in range(10):  # 0.154 s is predicted, and it takes twice as long
+        bench.hear(owed(0.5, transfer=f"a{n}"))
+        bench.now += 0.308
+        done(bench)
+        bench.hear(ended(f"a{n}"))
+        while bench.unanswered:
+            done(bench)
+    bench.hear(owed(0.16, transfer="alone"))  # nothing is ahead: it is let in
+    assert not bench.said(Refused, G)
+    bench.hear(owed(0.2, transfer="behind"))  # 0.16 s are predicted: it would have been let in
+    assert refused(bench).predicted_ttft_s == pytest.approx(0.162, rel=0.01)
+
+
+def test_the_same_is_let_in_where_predictions_held() -> None:
+    bench = worker()
+    bench.hear(owed(0.16, transfer="alone"))
+    bench.hear(owed(0.2, transfer="behind"))
+    assert not bench.said(Refused, G)
