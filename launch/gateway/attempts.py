@@ -19,7 +19,7 @@ from launch.gateway.fleet import Fleet
 from launch.gateway.overload import Admission, Candidate, Verdict
 from launch.gateway.router import Route
 from launch.gateway.timeouts import Timeouts
-from launch.gateway.transfers import SUSPECT_AFTER, Generate, Phase, RequestId, Sample, Transfer
+from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfer
 from launch.gateway.views import Demand
 
 RETRY_S = (0.0, 0.05, 0.2, 0.5, 1.0)  # before the n-th attempt since the last progress
@@ -98,7 +98,7 @@ class Attempts:
         self.transfers: dict[TransferId, Transfer] = {}
         self.unrouted: dict[TransferId, Transfer] = {}  # of these, in the order of their waiting
         self._at: dict[InstanceId, dict[TransferId, Transfer]] = {}  # by worker of the attempt
-        self._wanted: dict[TransferId, frozenset[InstanceId]] = {}  # by who wants them for itself
+        self._wanted: dict[TransferId, frozenset[InstanceId]] = {}  # by who needs them for itself
         self.timeouts = Timeouts()
         self.admission = Admission(options.admission)
 
@@ -148,7 +148,6 @@ class Attempts:
         transfer.phase = Phase.DONE
         del self.transfers[transfer.transfer]
         self.unrouted.pop(transfer.transfer, None)
-        self._wanted.pop(transfer.transfer, None)
         request = self.requests[transfer.generate.request]
         request.transfers.discard(transfer.transfer)
         if not request.transfers:
@@ -183,7 +182,6 @@ class Attempts:
             return
         hello = self._fleet.hello
         del self.unrouted[transfer.transfer]
-        self._wanted.pop(transfer.transfer, None)
         transfer.attempt += 1
         transfer.prefill = None if chosen.prefill is None else hello(chosen.prefill).peer
         transfer.decode = hello(chosen.decode).peer
@@ -271,24 +269,26 @@ class Attempts:
         return True
 
     def _must_wait(self, transfer: Transfer, chosen: Route) -> bool:
-        """One that was suspect in vain has its workers for itself: then it is known who was to
+        """One that workers crashed with has its workers for itself: then it is known who was to
         blame. Whoever comes later goes elsewhere, or waits too: it would never be its turn."""
         there = frozenset((chosen.decode, chosen.computing))
         waits = not there.isdisjoint(self._kept_from(transfer))
-        if transfer.suspicions > SUSPECT_AFTER:
+        if transfer.needs_own_workers:
             waits = waits or any(self.at(worker) for worker in there)
-            if waits:
-                self._wanted[transfer.transfer] = there
+            self._wanted[transfer.transfer] = there
         return waits
 
     def _kept_from(self, transfer: Transfer) -> frozenset[InstanceId]:
-        """Workers that another one waits for, and has waited longer."""
+        """Workers that another one has for itself, or waits for, and has waited longer."""
         earlier = takewhile(lambda wanted: wanted != transfer.transfer, self._wanted)
-        return frozenset[InstanceId]().union(*(self._wanted[one] for one in earlier))
+        alone = (one for one in earlier if self.transfers[one].needs_own_workers)
+        return frozenset[InstanceId]().union(*(self._wanted[one] for one in alone))
 
     def blame(self, worker: InstanceId) -> None:
         """It has crashed: by a suspect, if nobody else was there."""
         there = list(self.at(worker))
+        for transfer in there:
+            transfer.crashes += 1
         if len(there) == 1 and there[0].is_suspect:
             error = PeerError("the worker that computed it crashed, as others had before")
             self.reject(there[0], error)
@@ -312,6 +312,7 @@ class Attempts:
             self._leave(transfer, worker)
         if transfer.phase is not Phase.UNROUTED:
             self._fleet.unassign(transfer)
+        self._wanted.pop(transfer.transfer, None)
         transfer.prefill = transfer.decode = None
         transfer.awaited.clear()
         transfer.early.clear()
@@ -349,8 +350,8 @@ class Attempts:
             other.attempt = transfer.attempt  # recovering, not new
             other.troubled_since, other.retry_at = transfer.troubled_since, transfer.retry_at
             other.failures, other.trouble = transfer.failures, transfer.trouble
-            other.suspicions, other.avoid = transfer.suspicions, transfer.avoid
-            other.raised_alone = transfer.raised_alone
+            other.suspicions, other.crashes = transfer.suspicions, transfer.crashes
+            other.raised_alone, other.avoid = transfer.raised_alone, transfer.avoid
 
     def check(self) -> None:
         """Raise InvariantBroken unless the indexes say what the transfers say."""
@@ -367,8 +368,8 @@ class Attempts:
         timed = sum(request.ends_at is not None for request in self.requests.values())
         if timed != len(self.timeouts):
             raise InvariantBroken(f"{len(self.timeouts)} timeouts of {timed} requests")
-        if not self._wanted.keys() <= self.unrouted.keys():
-            raise InvariantBroken("workers are kept for who does not wait")
+        if not self._wanted.keys() <= self.transfers.keys():
+            raise InvariantBroken("workers are kept for who is not there")
         if known != self.transfers.keys() or not there | self.unrouted.keys() <= known:
             raise InvariantBroken("transfers of no request, or requests of no transfer")
 

@@ -96,6 +96,7 @@ class Transfer:
     troubled_since: float | None = None  # a failure, or no workers; without progress since
     failures: int = 0  # without progress since
     suspicions: int = 0  # workers that died and passes that raised while it was there, of late
+    crashes: int = 0  # of these, workers that died by themselves
     raised_alone: int = 0  # passes of its own that raised, a suspect as it was
     n_fresh: int = 0  # outputs since the last of these
     retry_at: float | None = None  # when UNROUTED: try again
@@ -130,6 +131,11 @@ class Transfer:
         """It may be what fails passes: it shares them with nobody."""
         return self.suspicions >= SUSPECT_AFTER
 
+    @property
+    def needs_own_workers(self) -> bool:
+        """Being alone in its passes has not shown whether it is what workers crash of."""
+        return self.crashes > SUSPECT_AFTER
+
     def suspect(self) -> None:
         """A pass raised, or a worker died, and it was there; as others were, perhaps."""
         self.suspicions += 1
@@ -145,7 +151,7 @@ class Transfer:
         """It has so many more outputs."""
         self.n_fresh += n_fresh
         if self.n_fresh >= CLEARED_AFTER_TOKENS:
-            self.suspicions = self.raised_alone = 0
+            self.suspicions = self.crashes = self.raised_alone = 0
 
     def live(self) -> list[Sample]:
         return [sample for sample in self.samples if not sample.over]

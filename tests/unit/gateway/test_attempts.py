@@ -3,8 +3,9 @@
 import pytest
 from msgspec import structs
 
-from common.engine.events import PeerDown
+from common.engine.events import PeerDown, PeerUp
 from common.errors import Overloaded, PeerError
+from common.ids import InstanceId
 from common.messages import (
     End,
     Expect,
@@ -28,6 +29,7 @@ from tests.unit.gateway.builders import (
     failed,
     generate,
     gone,
+    hello,
     refused,
     run,
     tokens,
@@ -262,35 +264,67 @@ def test_of_several_suspects_one_at_a_time_is_let_in_until_it_is_known_who_it_wa
     assert len(bench.said(Expect)) == 1  # of the two that are left
 
 
+def test_killed_and_silent_workers_make_nobody_wait_for_others_of_its_own() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.submit(generate("x"))
+    for attempt in range(2, 9):
+        again(bench)
+        assert bench.opened == [(T, attempt, P, D), ("t2", attempt, P, D)]
+
+
+def crashed_often(bench: Bench) -> None:
+    """T and x were there three times; y has come since. T has its workers now, for itself."""
+    bench.submit()
+    bench.submit(generate("x"))
+    for _ in range(3):
+        again(bench, Crashed(D))
+    assert bench.opened == [(T, 4, P, D)]
+    bench.submit(generate("y"))
+    assert bench.opened == []  # there is but one way, and T is on it
+
+
 def test_whoever_must_have_workers_for_itself_is_not_passed_by() -> None:
     bench = Bench()
-    handed(bench, 50)
-    again(bench)
-    again(bench)
-    bench.up(D2)
-    bench.submit(generate("x"))
-    assert bench.opened == [("t2", 1, P, D2)]
-    bench.down(D)
+    crashed_often(bench)
+    bench.hear(tokens(run(0, 50, attempt=4, finish=LENGTH)))
     bench.tick(1.0)
-    bench.submit(generate("y"))
-    assert bench.opened == []  # there is but one way, and x is on it
-    bench.hear(tokens(run(0, 50, transfer="t2", finish=LENGTH)), sender=D2)
+    assert bench.opened == [("t2", 4, P, D)]
+    bench.hear(tokens(run(0, 50, transfer="t2", attempt=4, finish=LENGTH)))
     bench.tick(1.0)
-    assert bench.opened == [(T, 4, P, D2), ("t3", 1, P, D2)]
+    assert bench.opened == [("t3", 1, P, D)]
+
+
+def test_others_go_elsewhere_meanwhile() -> None:
+    bench = Bench()
+    crashed_often(bench)
+    bench.up(P2)
+    bench.take(PeerUp(hello(D2)))
+    assert bench.opened == [("t2", 4, P2, D2)]
+    bench.up(InstanceId("prefill-3"))
+    bench.take(PeerUp(hello(InstanceId("decode-3"))))
+    assert bench.opened == [("t3", 1, "prefill-3", "decode-3")]
+
+
+def test_who_has_been_well_shares_its_workers_again() -> None:
+    bench = Bench()
+    crashed_often(bench)
+    bench.quit("x")
+    bench.hear(tokens(run(0, *range(60, 59 + CLEARED_AFTER_TOKENS), attempt=4)))
+    bench.tick(1.0)
+    assert bench.opened == []
+    bench.hear(tokens(run(CLEARED_AFTER_TOKENS - 1, 80, attempt=4)))
+    bench.tick(1.0)
+    assert bench.opened == [("t3", 1, P, D)]
 
 
 def test_whoever_leaves_keeps_no_worker_from_others() -> None:
     bench = Bench()
-    handed(bench, 50)
-    again(bench)
-    again(bench)
-    bench.up(D2)
-    bench.submit(generate("x"))
-    bench.down(D)
-    bench.tick(1.0)
+    crashed_often(bench)
     bench.quit()
-    bench.submit(generate("y"))
-    assert bench.opened == [("t3", 1, P, D2)]
+    bench.quit("x")
+    bench.tick(1.0)
+    assert bench.opened == [("t3", 1, P, D)]
 
 
 def test_only_passes_that_raise_count_to_that_bound() -> None:
