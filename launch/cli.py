@@ -23,6 +23,7 @@ _COMMANDS = {
     "serve": "serve a model over HTTP through a prefill pool and a decode pool",
     "prefill": "run one prefill worker for a server that is running (--join ADDR)",
     "decode": "run one decode worker for a server that is running (--join ADDR)",
+    "status": "the pools of a running server, live with --watch (baton status --url URL)",
     "check": "what this machine can do, and what would stop it from serving (flags of serve)",
     "bench": "measure a running server (baton bench serve --base-url URL)",
     "profile": "fit what operations cost to a running server (baton profile --base-url URL)",
@@ -34,6 +35,7 @@ _KEY_WAS_SHOWN = (
     "--api-key could be seen in `ps` for a moment, and stays in the shell's history; "
     "--api-key-file FILE and the variable BATON_API_KEY show it nowhere"
 )
+_FAILED_EXIT = 1
 _USAGE_EXIT = 2
 _INTERRUPTED_EXIT = 130
 
@@ -168,6 +170,20 @@ def _settled(config: "ServeConfig") -> "ServeConfig":
     return replace(config, model=str(path), served_model_name=name)
 
 
+def _status(argv: list[str]) -> int:
+    from launch.status.client import NoStatus
+    from launch.status.command import status
+
+    def write(text: str) -> None:
+        print(text, end="", flush=True)
+
+    try:
+        return status(argv, os.environ, write, on_terminal=sys.stdout.isatty())
+    except NoStatus as error:
+        print(f"baton: {error}", file=sys.stderr)
+        return _FAILED_EXIT
+
+
 def _check(argv: list[str]) -> int:
     from launch.check.command import check
 
@@ -224,6 +240,7 @@ _HANDLERS = {
     "serve": _serve,
     "prefill": partial(_worker, "prefill"),
     "decode": partial(_worker, "decode"),
+    "status": _status,
     "check": _check,
     "bench": _bench,
     "profile": _profile,

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import cast
 
 import msgspec
 import platformdirs
@@ -22,8 +22,8 @@ from common.config import DecodeConfig, PrefillConfig, ServeConfig, tuning
 from common.errors import SetupError
 from common.ids import Role
 from common.sections import HttpOptions, ModelOptions, PoolTuning, ProcessOptions, Section
+from launch.flags import Parser, refusal, remark
 from launch.options import ENV_PREFIX, Option, Value, hint, options_of
-from launch.other_servers import ANSWERS
 
 OPTIONS = options_of(ServeConfig)
 ALIASES = {"prefill": "prefill.workers", "decode": "decode.workers"}
@@ -213,21 +213,13 @@ def _from_table(table: dict[str, object], prefix: str, where: str) -> dict[str, 
                 told = "" if OPTIONS[key].is_secret else f" = {value!r}"
                 raise SetupError(f"{where}{key}{told}: {error}") from None
         else:
-            remark = _remark(f"--{key.replace('_', '-')}", key, [*OPTIONS, *ALIASES])
-            raise SetupError(f"{where}unknown key {key}{remark}")
+            near = remark(f"--{key.replace('_', '-')}", key, [*OPTIONS, *ALIASES])
+            raise SetupError(f"{where}unknown key {key}{near}")
     return values
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise SetupError(message.removeprefix("argument "))
-
-    def flags(self) -> list[str]:
-        return [flag for action in self._actions for flag in action.option_strings]
-
-
-def _parser(prog: str, description: str, arguments: str = "[MODEL] [flags]") -> _Parser:
-    parser = _Parser(
+def _parser(prog: str, description: str, arguments: str = "[MODEL] [flags]") -> Parser:
+    parser = Parser(
         prog=prog,
         description=description,
         epilog=_SOURCES_NOTE,
@@ -241,7 +233,7 @@ def _parser(prog: str, description: str, arguments: str = "[MODEL] [flags]") -> 
 
 
 def _add_options(
-    parser: _Parser, options: Iterable[Option], roles: Sequence[Role], tuning_note: str
+    parser: Parser, options: Iterable[Option], roles: Sequence[Role], tuning_note: str
 ) -> None:
     """One heading per section; what is repeated per pool is accepted and listed once."""
     listed = list(options)
@@ -289,7 +281,7 @@ def _default_text(option: Option, default: object) -> str:
     return str(default)
 
 
-def _parse(parser: _Parser, argv: Sequence[str]) -> _Flags:
+def _parse(parser: Parser, argv: Sequence[str]) -> _Flags:
     """What was given, by key. `--max_model_len` is read as `--max-model-len`."""
     known, rest = parser.parse_known_args([_kebab(argument) for argument in argv])
     takes_model = "--model" in parser.flags() and not hasattr(known, "model")
@@ -297,7 +289,7 @@ def _parse(parser: _Parser, argv: Sequence[str]) -> _Flags:
         known.model = rest.pop(0)  # as in `vllm serve MODEL`
         takes_model = False
     if rest:
-        raise SetupError(_refusal(rest, parser.flags()))
+        raise SetupError(refusal(rest, parser.flags()))
     given: dict[str, str | list[list[str]]] = vars(known)
     return {
         key: value
@@ -315,21 +307,6 @@ def _one_text(flag: str, groups: Sequence[Sequence[str]], *, may_be_model: bool)
             "or name the model first"
         )
     return ",".join(value for group in groups for value in group)
-
-
-def _refusal(rest: Sequence[str], known: Sequence[str]) -> str:
-    """What is wrong with arguments that no flag of `known` takes."""
-    unknown = next((argument for argument in rest if argument.startswith("-")), None)
-    if unknown is None:
-        return f"unexpected argument {rest[0]!r}: every setting has a flag"
-    name = unknown.partition("=")[0]
-    return f"unknown flag {name}{_remark(name, name, known)}"
-
-
-def _remark(flag: str, name: str, known: Iterable[str]) -> str:
-    """What to say of an unknown one: what another server's is here, or which known one is near."""
-    answer = ANSWERS.get(flag) or ANSWERS.get(flag.replace("--no-", "--"))
-    return f": {answer}" if answer else hint(name, known)
 
 
 def _kebab(argument: str) -> str:

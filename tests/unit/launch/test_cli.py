@@ -30,7 +30,18 @@ def run(*argv: str, python_path: str = "") -> subprocess.CompletedProcess[str]:
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for command in ("serve", "prefill", "decode", "bench", "profile", "plan", "fetch"):
+    commands = (
+        "serve",
+        "prefill",
+        "decode",
+        "status",
+        "check",
+        "bench",
+        "profile",
+        "plan",
+        "fetch",
+    )
+    for command in commands:
         assert f"\n  {command} " in text
 
 

@@ -1,0 +1,146 @@
+"""`baton status` against an HTTP server that answers what a test says."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+from common.errors import SetupError
+from launch.cli import main
+from launch.status.client import NoStatus
+from launch.status.command import status
+from tests.unit.launch.status.documents import AT_WORK, STARTING
+
+
+class Answering(BaseHTTPRequestHandler):
+    answer: ClassVar[tuple[int, bytes]]
+    keys: ClassVar[list[str | None]]
+    paths: ClassVar[list[str]]
+
+    def do_GET(self) -> None:
+        self.keys.append(self.headers.get("Authorization"))
+        self.paths.append(self.path)
+        code, body = self.answer
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@contextmanager
+def served(code: int, body: bytes) -> Iterator[tuple[str, type[Answering]]]:
+    """The server's URL, and what it was asked."""
+    handler = type("Handler", (Answering,), {"answer": (code, body), "keys": [], "paths": []})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", handler
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def shown(*argv: str, environ: dict[str, str] | None = None) -> str:
+    parts: list[str] = []
+    assert status(argv, environ or {}, parts.append, on_terminal=False) == 0
+    return "".join(parts)
+
+
+def test_it_shows_what_the_server_tells() -> None:
+    with served(200, msgspec.json.encode(AT_WORK)) as (url, asked):
+        text = shown("--url", f"{url}/v1/", "--requests", "1")
+    assert text.startswith("m  ready  up 3 h 12 min")
+    assert "\nr0 " in text
+    assert "\nr1 " not in text
+    assert asked.paths == ["/status"]
+    assert asked.keys == [None]
+
+
+def test_json_is_the_servers_own_document() -> None:
+    document = {**json.loads(msgspec.json.encode(STARTING)), "of_a_later_version": 1}
+    with served(200, json.dumps(document).encode()) as (url, _):
+        assert json.loads(shown("--url", url, "--json")) == document
+
+
+def test_keys_come_from_a_file_or_a_variable(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# mine\nfrom-file\nanother\n")
+    with served(200, msgspec.json.encode(STARTING)) as (url, asked):
+        shown("--url", url, "--api-key-file", str(file), environ={"BATON_API_KEY": "variable"})
+        shown("--url", url, environ={"OPENAI_API_KEY": "openai", "BATON_API_KEY": "variable"})
+    assert asked.keys == ["Bearer from-file", "Bearer variable"]
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "message"),
+    [
+        (401, b"{}", "asks for a key: --api-key-file FILE, or the variable BATON_API_KEY"),
+        (404, b"", "has no /status: it is another server, or an older Baton"),
+        (500, b'{"error": {"message": "it is on fire"}}', "/status answers 500 it is on fire"),
+        (503, b"<html>", "/status answers 503 Service Unavailable"),
+        (200, b'{"model": 5}', "no status of this version's"),
+        (200, b"\xff", "no status of this version's"),
+    ],
+)
+def test_what_is_no_status_is_one_line(code: int, body: bytes, message: str) -> None:
+    with served(code, body) as (url, _), pytest.raises(NoStatus) as refused:
+        shown("--url", url)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_no_server_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert main(["status", "--url", f"127.0.0.1:{port}"]) == 1
+    assert capsys.readouterr() == (
+        "",
+        f"baton: no server answers at http://127.0.0.1:{port} (Connection refused); "
+        "--url says where it is\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--wacht"], "unknown flag --wacht; did you mean --watch?"),
+        (["--interval", "0"], "--interval 0: must be at least 0.1"),
+        (["--requests", "-1"], "--requests -1: must be at least 0"),
+        (["--url", "ftp://x"], "--url ftp://x: must be http://HOST:PORT"),
+    ],
+)
+def test_flags_that_make_no_sense(argv: list[str], message: str) -> None:
+    with pytest.raises(SetupError) as refused:
+        shown(*argv)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_watching_outlasts_the_server_and_ends_when_it_is_interrupted(on_terminal: bool) -> None:  # noqa: FBT001
+    parts: list[str] = []
+    with ExitStack() as server:
+        url, _ = server.enter_context(served(200, msgspec.json.encode(STARTING)))
+
+        def write(text: str) -> None:
+            parts.append(text)
+            if len(parts) == 2:
+                server.close()
+            if len(parts) == 3:
+                raise KeyboardInterrupt
+
+        argv = ["--url", url, "--watch", "--interval", "0.1"]
+        assert status(argv, {}, write, on_terminal=on_terminal) == 0
+    assert [part.startswith("\033[H\033[2J") for part in parts] == [on_terminal] * 3
+    assert ["NOT READY" in part for part in parts] == [True, True, False]
+    assert f"no server answers at {url}" in parts[2]
