@@ -72,6 +72,9 @@ class ServeConfig(HttpOptions, frozen=True, kw_only=True):
     chat_template: Annotated[
         Text | None, Meta(description="file of a jinja2 template [the model's own]")
     ] = None
+    trust_request_chat_template: Annotated[
+        bool, Meta(description="run chat templates that requests bring: whoever asks is trusted")
+    ] = False
     tool_call_parser: Annotated[
         ToolCallParser, Meta(description="how the model writes calls; auto: as its template tells")
     ] = "auto"

@@ -16,7 +16,16 @@ from common.text.template_environment import chat_environment
 
 Message = Mapping[str, Any]
 
-_OURS = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
+_OURS = frozenset(("messages", "tools", "documents", "add_generation_prompt", "chat_template"))
+_COMPILE_ERRORS = (
+    jinja2.TemplateError,
+    MemoryError,  # nested deeper than Python's own parser goes, as are the next two
+    RecursionError,
+    SyntaxError,
+    ArithmeticError,  # of constants, which are computed at once
+    TypeError,
+    ValueError,
+)
 _RENDER_ERRORS = (
     jinja2.TemplateError,  # the template's own refusal, an undefined value, the sandbox's veto
     ArithmeticError,
@@ -42,8 +51,8 @@ class ChatTemplate:
             self._variants = {
                 name: _Variant(environment, source) for name, source in sources.items()
             }
-        except jinja2.TemplateError as error:
-            raise SetupError(f"the model's chat template is not valid jinja2: {error}") from error
+        except _COMPILE_ERRORS as error:
+            raise SetupError(f"the chat template is not valid jinja2: {error}") from error
         self._special_tokens = dict(special_tokens)
 
     def render(
@@ -53,6 +62,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt. Raises `ClientError` if the template refuses the conversation.
@@ -77,7 +87,7 @@ class ChatTemplate:
                 {**self._special_tokens, **options},  # `self` is a name like others
                 messages=plain,
                 tools=tools,
-                documents=None,
+                documents=documents,
                 add_generation_prompt=add_generation_prompt,
             )
         except _RENDER_ERRORS as error:

@@ -27,7 +27,6 @@ from common.log import line
 from common.metrics import CONTENT_TYPE, GatewayMetrics
 from common.text.grammar import Grammars
 from common.text.load import TextModel
-from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.admission import Admission
 from launch.gateway.api.answer import Answer
 from launch.gateway.api.arrivals import Arrivals
@@ -54,8 +53,6 @@ from launch.gateway.api.prepare import Prepared, prepare_chat, prepare_completio
 from launch.gateway.api.requests import (
     ChatRequest,
     CompletionRequest,
-    DetokenizeRequest,
-    TokenizeRequest,
 )
 from launch.gateway.api.responses import (
     Detokenized,
@@ -65,6 +62,8 @@ from launch.gateway.api.responses import (
     encode,
 )
 from launch.gateway.api.served import Served, check_model
+from launch.gateway.api.text_requests import DetokenizeRequest, TokenizeRequest
+from launch.gateway.api.tokenizing import detokenized, tokenized
 from launch.gateway.engine import Engine
 from launch.gateway.summary import Server
 from launch.gateway.transfers import Slo
@@ -210,6 +209,7 @@ class _Api:
             check_grammar=self._check_grammar,
             tool_call_parser=self._config.tool_call_parser,
             reasoning_parser=self._config.reasoning_parser,
+            trusts_templates=self._config.trust_request_chat_template,
         )
 
     def _check_grammar(self, grammar: str, param: str) -> None:
@@ -227,18 +227,16 @@ class _Api:
         with self._place():
             async with self._bodies.read(request) as content:
                 body = decode(content, TokenizeRequest)
-                tokenized = await asyncio.to_thread(self._tokenize, body)
-        return json_response(encode(tokenized))
+                tokens = await asyncio.to_thread(self._tokenize, body)
+        return json_response(encode(tokens))
 
     def _tokenize(self, body: TokenizeRequest) -> Tokenized:
         check_model(body.model, self._name)
-        tokenizer = self._text.tokenizer
-        ids = tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
-        return Tokenized(
-            count=len(ids),
+        return tokenized(
+            body,
+            self._text,
             max_model_len=self._engine.max_model_len,
-            tokens=ids,
-            token_strs=list(map(tokenizer.text_of, ids)) if body.return_token_strs else None,
+            trusts_templates=self._config.trust_request_chat_template,
         )
 
     async def detokenize(self, request: Request) -> Response:
@@ -246,12 +244,11 @@ class _Api:
             async with self._bodies.read(request) as content:
                 body = decode(content, DetokenizeRequest)
                 text = await asyncio.to_thread(self._detokenize, body)
-        return json_response(encode(Detokenized(prompt=text)))
+        return json_response(encode(text))
 
-    def _detokenize(self, body: DetokenizeRequest) -> str:
+    def _detokenize(self, body: DetokenizeRequest) -> Detokenized:
         check_model(body.model, self._name)
-        check_prompt_ids(body.tokens, vocab_size=self._text.vocab_size, param="tokens")
-        return self._text.tokenizer.decode(body.tokens, skip_special_tokens=False)
+        return detokenized(body, self._text)
 
     @contextmanager
     def _place(self) -> Iterator[None]:

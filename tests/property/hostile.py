@@ -14,15 +14,17 @@ from tests.servers import RunningServer
 SERVED_NAME = "smollm2"
 JSON = {"content-type": "application/json"}
 PATIENCE_S = 20.0  # for any answer
-COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
+COMPLETIONS, CHATS, ITEMS = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 USER = {"role": "user", "content": "a"}
 SMALLEST: Mapping[str, dict[str, Any]] = {
     COMPLETIONS: {"prompt": "a", "max_tokens": 1},
     CHATS: {"messages": [USER], "max_tokens": 1},
-    "/tokenize": {"prompt": "a"},
+    ITEMS: {"input": "a", "max_output_tokens": 1},
+    "/tokenize": {"messages": [USER]},
     "/detokenize": {"tokens": [81]},
 }
 """Of each endpoint a body that is quickly answered."""
+ENDS = ("response.completed", "response.incomplete", "response.failed")
 _REFUSALS = frozenset((400, 404, 413, 415))
 _MAX_MESSAGE_CHARS = 1003
 
@@ -87,11 +89,18 @@ def check(answer: Answer, content: bytes, may: Iterable[int] = ()) -> None:
 
 def _check_whole(answer: Answer) -> None:
     if answer.headers["content-type"].startswith("text/event-stream"):
-        *events, done, end = answer.content.split(b"\n\n")
-        assert (done, end) == (b"data: [DONE]", b""), answer
-        assert events, answer
-        for event in events:
-            json.loads(event.removeprefix(b"data: "))
+        *events, end = answer.content.split(b"\n\n")
+        assert end == b"", answer
+        if events[0].startswith(b"event: "):  # of items: each is named, the last by how it ended
+            named = [event.split(b"\ndata: ") for event in events]
+            kinds = [json.loads(data)["type"] for _, data in named]
+            assert kinds == [name.removeprefix(b"event: ").decode() for name, _ in named], answer
+            assert kinds[-1] in ENDS, answer
+        else:
+            assert events.pop() == b"data: [DONE]", answer
+            assert events, answer
+            for event in events:
+                json.loads(event.removeprefix(b"data: "))
     else:
         json.loads(answer.content)
 

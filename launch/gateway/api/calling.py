@@ -4,7 +4,7 @@ its text is read.
 
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,7 @@ def calling_of(request: ChatRequest, served: Served) -> Calling | None:
     functions = _functions(request.tools)
     if choice == "none":
         return None
-    offered = [_plain(tool) for tool in request.tools]
+    offered = told(request.tools)
     if isinstance(choice, NamedTool):
         name = choice.function.name
         schema = dict(functions).get(name)
@@ -98,7 +98,7 @@ def _family(served: Served) -> Family:
     return family
 
 
-def _functions(tools: list[ToolBody]) -> list[Function]:
+def _functions(tools: Sequence[ToolBody]) -> list[Function]:
     functions: dict[str, dict[str, Any]] = {}
     for at, tool in enumerate(tools):
         name, param = tool.function.name, f"tools[{at}].function.name"
@@ -113,8 +113,13 @@ def _functions(tools: list[ToolBody]) -> list[Function]:
     return list(functions.items())
 
 
+def told(tools: Sequence[ToolBody]) -> list[dict[str, Any]]:
+    """As the client wrote them, for the template. Raises ClientError."""
+    _functions(tools)
+    return [_plain(tool) for tool in tools]
+
+
 def _plain(tool: ToolBody) -> dict[str, Any]:
-    """As the client wrote it, for the template."""
     plain: dict[str, Any] = msgspec.to_builtins(tool)
     plain["function"] = {k: v for k, v in plain["function"].items() if v is not None}
     return plain

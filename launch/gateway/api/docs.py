@@ -18,14 +18,9 @@ from launch.gateway.api.errors import json_response
 from launch.gateway.api.item_bodies import ItemAnswer
 from launch.gateway.api.item_request import ItemRequest
 from launch.gateway.api.requests import (
-    MAX_CHOICES,
-    MAX_INT,
     SERVED,
     ChatRequest,
     CompletionRequest,
-    DetokenizeRequest,
-    StructuredOutputs,
-    TokenizeRequest,
 )
 from launch.gateway.api.responses import (
     ChatCompletion,
@@ -37,6 +32,9 @@ from launch.gateway.api.responses import (
     Tokenized,
     encode,
 )
+from launch.gateway.api.text_requests import DetokenizeRequest, TokenizeRequest
+from launch.gateway.api.untyped import FIELDS, OBJECTS
+from launch.gateway.auth import OPEN_PATHS
 
 POSTS: dict[str, tuple[str, type, type]] = {
     "/v1/completions": ("Continue a prompt", CompletionRequest, Completion),
@@ -49,6 +47,7 @@ MODELS: dict[str, tuple[str, type]] = {
     "/v1/models": ("List models", ModelList),
     "/v1/models/{name}": ("One model", ModelCard),
 }
+_OPEN: dict[str, Any] = {"security": []}  # no key is asked for
 GETS = {
     "/health": "The process is alive",
     "/ready": "Every pool can serve; 503 names those that cannot",
@@ -60,122 +59,47 @@ GETS = {
 COMMANDS = {"/reset_prefix_cache": "Forget the prefixes that were computed, everywhere"}
 ERRORS = {
     "400": "The request is wrong; `param` names the field",
+    "401": "There is no API key, or none of this server's, where it wants one; `code` is "
+    "`invalid_api_key`",
     "404": "There is no such model",
     "408": "The body did not come in time",
     "413": "The body is too long",
     "415": "The body is not JSON, or does not say so",
-    "429": "Too much is asked at once, or what is owed cannot be kept; `retry-after` says when to "
-    "come again",
+    "429": "Too much is asked at once, or what is owed cannot be kept; `Retry-After` says when to "
+    "come again, `x-should-retry: false` that it would be in vain",
     "431": "The request line and the headers are too long",
     "500": "A bug of the server's",
-    "503": "No worker can answer now",
+    "503": "No worker can answer now; `Retry-After` says when to come again",
     "504": "The time that the request gave itself has passed",
 }
-
-_TOKEN_IDS = {
-    "type": "array",
-    "items": {"type": "integer", "minimum": 0, "maximum": MAX_INT, SERVED: "token_id"},
-    "minItems": 1,
+_RETRY_AFTER = {
+    "Retry-After": {
+        "description": "seconds until it is worth another try",
+        "schema": {"type": "integer", "minimum": 1},
+    }
 }
-_PROMPT_TEXT = {"type": "string", "minLength": 1}
-_MANY = {"type": "array", "minItems": 1, "maxItems": MAX_CHOICES}
-_PROMPT = {
-    "anyOf": [
-        _PROMPT_TEXT,
-        {**_MANY, "items": _PROMPT_TEXT},
-        _TOKEN_IDS,
-        {**_MANY, "items": _TOKEN_IDS},
-    ]
-}
-_PART = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-_OBJECT_TEXT = {
-    "type": "string",
-    "description": "JSON of an object, or nothing",
-    "pattern": r"^(\s*\{[\s\S]*\}\s*)?$",
-}
-_CALL = {
-    "type": "object",
-    "properties": {
-        "id": {"type": ["string", "null"]},
-        "function": {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string"},
-                "arguments": {"anyOf": [{"type": "object"}, _OBJECT_TEXT]},
-            },
-            "required": ["name", "arguments"],
-        },
+_HEADERS: dict[str, dict[str, Any]] = {  # of errors
+    "401": {
+        "WWW-Authenticate": {
+            "description": "Bearer",
+            "required": True,
+            "schema": {"const": "Bearer"},
+        }
     },
-    "required": ["function"],
-}
-_ROLE = {"type": "string", "minLength": 1}
-_CALLS = {"type": "array", "items": _CALL}
-_MESSAGE = {
-    "anyOf": [
-        {
-            "type": "object",
-            "properties": {
-                "role": _ROLE,
-                "content": {
-                    "anyOf": [
-                        {"type": "string"},
-                        {"type": "array", "items": {"anyOf": [_PART, {"type": "string"}]}},
-                    ]
-                },
-                "tool_calls": {"anyOf": [_CALLS, {"type": "null"}]},
-            },
-            "required": ["role", "content"],
-        },
-        {
-            "type": "object",
-            "properties": {
-                "role": _ROLE,
-                "content": {"type": "null"},
-                "tool_calls": {**_CALLS, "minItems": 1},
-            },
-            "required": ["role", "tool_calls"],
-        },
-        {
-            "type": "object",
-            "properties": {
-                "role": _ROLE,
-                "content": {"type": "null"},
-                "function_call": {"type": "object", "minProperties": 1},
-                "tool_calls": {"anyOf": [_CALLS, {"type": "null"}]},
-            },
-            "required": ["role", "function_call"],
-        },
-    ]
-}
-_FIELDS: dict[str, dict[str, dict[str, Any]]] = {  # what types cannot say: in place of it
-    "CompletionRequest": {"prompt": _PROMPT},
-    "ChatRequest": {"messages": {"type": "array", "minItems": 1, "items": _MESSAGE}},
-}
-_SCHEMA = {"anyOf": [{"type": "object"}, {"const": True}]}
-_OBJECTS: dict[str, dict[str, Any]] = {  # beside it
-    "ResponseFormat": {
-        "if": {"properties": {"type": {"const": "json_schema"}}},
-        "then": {
-            "properties": {
-                "json_schema": {
-                    "type": "object",
-                    "properties": {"schema": _SCHEMA},
-                    "required": ["schema"],
-                }
-            },
-            "required": ["json_schema"],
-        },
+    "429": _RETRY_AFTER
+    | {
+        "x-should-retry": {
+            "description": "false: the answer will be the same",
+            "schema": {"const": "false"},
+        }
     },
-    "StructuredOutputs": {
-        "oneOf": [
-            {"properties": {name: {"not": {"enum": [None, False]}}}, "required": [name]}
-            for name in StructuredOutputs.__struct_fields__
-        ]
-    },
+    "503": _RETRY_AFTER,
+}
+_BEARER = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "A key of the server's, where it was started with any "
+    "(`--api-key-file`); else nothing is asked for.",
 }
 
 _PAGE = """<!DOCTYPE html>
@@ -220,11 +144,11 @@ def openapi(limits: ServedLimits | None = None) -> dict[str, Any]:
         types, ref_template="#/components/schemas/{name}"
     )
     by_type = dict(zip(types, schemas, strict=True))
-    for name, fields in _FIELDS.items():
+    for name, fields in FIELDS.items():
         properties = components[name]["properties"]
         for field, schema in fields.items():
             properties[field] = {"description": properties[field]["description"], **schema}
-    for name, schema in _OBJECTS.items():
+    for name, schema in OBJECTS.items():
         components[name] |= schema
 
     def content(kind: type) -> dict[str, Any]:
@@ -232,7 +156,11 @@ def openapi(limits: ServedLimits | None = None) -> dict[str, Any]:
 
     def errors(*statuses: str) -> dict[str, Any]:
         return {
-            status: {"description": ERRORS[status], "content": content(ErrorBody)}
+            status: {
+                "description": ERRORS[status],
+                **({"headers": _HEADERS[status]} if status in _HEADERS else {}),
+                "content": content(ErrorBody),
+            }
             for status in statuses
         }
 
@@ -253,20 +181,27 @@ def openapi(limits: ServedLimits | None = None) -> dict[str, Any]:
         }
     for path, (summary, given) in MODELS.items():
         found = {"description": "What is served", "content": content(given)}
-        answers = {"200": found, **errors("404", "431")}
+        answers = {"200": found, **errors("401", "404", "431")}
         paths[path] = {"get": {"summary": summary, "responses": answers}}
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     paths["/v1/models/{name}"]["parameters"] = [name]
     for path, summary in GETS.items():
-        paths[path] = {"get": {"summary": summary, "responses": _told(path) | errors("431")}}
+        asked_of = _OPEN if path in OPEN_PATHS else {}
+        failures = errors("431") if path in OPEN_PATHS else errors("401", "431")
+        answers = _told(path) | failures
+        paths[path] = {"get": {"summary": summary, "responses": answers, **asked_of}}
     paths["/ping"]["post"] = paths["/ping"]["get"]
-    done = {"200": {"description": "It is done"}} | errors("431", "503")
+    done = {"200": {"description": "It is done"}} | errors("401", "431", "503")
     paths |= {path: {"post": {"summary": s, "responses": done}} for path, s in COMMANDS.items()}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Baton", "version": version("baton-serving")},
         "paths": paths,
-        "components": {"schemas": _bounded(components, limits)},
+        "components": {
+            "schemas": _bounded(components, limits),
+            "securitySchemes": {"bearer": _BEARER},
+        },
+        "security": [{"bearer": []}, {}],
     }
 
 

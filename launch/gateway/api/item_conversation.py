@@ -14,7 +14,8 @@ from launch.gateway.api.decoding import shown
 from launch.gateway.api.item_request import ItemRequest
 
 Message = dict[str, Any]
-_TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+"""Kinds of parts that have a `text`."""
 
 
 class _Message(msgspec.Struct):
@@ -119,7 +120,7 @@ def _texts(content: str | list[dict[str, Any]], where: str) -> Any:  # noqa: ANN
 def _text(part: Mapping[str, Any], where: str) -> dict[str, str]:
     kind = part.get("type")
     text = part.get("refusal" if kind == "refusal" else "text")
-    if kind in (*_TEXTS, "refusal") and isinstance(text, str):
+    if kind in (*TEXTS, "refusal") and isinstance(text, str):
         return {"type": "text", "text": text}
     raise ClientError(
         f"{where} is of type {shown(kind)}; only texts are supported, as input_text and "

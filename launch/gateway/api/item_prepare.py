@@ -110,7 +110,7 @@ def _allowed(tools: Sequence[FunctionTool], choice: AllowedTools) -> list[Functi
                 f"they are {', '.join(by_name)}"[:500],
                 param=f"tool_choice.tools[{n}].name",
             )
-    return [by_name[allowed.name] for allowed in choice.tools]
+    return [by_name[name] for name in dict.fromkeys(allowed.name for allowed in choice.tools)]
 
 
 def _offered(tools: Sequence[FunctionTool] | None) -> list[ToolBody] | None:

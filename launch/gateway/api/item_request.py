@@ -19,6 +19,7 @@ from launch.gateway.api.requests import (
     Drawing,
     FunctionText,
     SomeTokens,
+    TokenCount,
     refused,
 )
 
@@ -34,6 +35,7 @@ _REASONS = {
     "context_management": "conversations are not compacted here; leave it out",
     "moderation": "nothing is moderated here; leave it out",
 }
+_MAY_BE: dict[str, object] = {"store": False, "background": False, "truncation": "disabled"}
 _ALWAYS_STRICT = Meta(
     description="changes nothing: what is given holds", extra_json_schema={SUPPORT: "ignored"}
 )
@@ -84,13 +86,20 @@ class ChosenFunction(
     name: Annotated[str, Meta(description="one of the tools'")]
 
 
+class AllowedFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`tool_choice.tools[]`"""
+
+    type: Literal["function"]
+    name: Annotated[str, Meta(description="one of the tools'")]
+
+
 class AllowedTools(
     msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="allowed_tools"
 ):
     """`tool_choice`: as if there were only these."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[ChosenFunction], Meta(max_length=MAX_TOOLS)]
+    tools: Annotated[list[AllowedFunction], Meta(max_length=MAX_TOOLS)]
 
 
 class ItemRequest(Drawing, kw_only=True, forbid_unknown_fields=True):
@@ -143,7 +152,7 @@ class ItemRequest(Drawing, kw_only=True, forbid_unknown_fields=True):
     context_management: Annotated[Any, refused(_REASONS["context_management"], type="null")] = None
     moderation: Annotated[Any, refused(_REASONS["moderation"], type="null")] = None
     reasoning: Annotated[dict[str, Any] | None, IGNORED] = None
-    max_tool_calls: Annotated[int | None, IGNORED] = None
+    max_tool_calls: Annotated[TokenCount | None, IGNORED] = None
     prompt_cache_retention: Annotated[str | None, IGNORED] = None
     prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None
 
@@ -152,7 +161,7 @@ def refuse_unsupported(request: ItemRequest) -> None:
     """Raises ClientError."""
     for name, reason in _REASONS.items():
         value = getattr(request, name)
-        if value not in (None, False, "disabled"):
+        if value is not None and (name not in _MAY_BE or value != _MAY_BE[name]):
             raise ClientError(f"{name} is {shown(value)}, but {reason}", param=name)
     if request.top_logprobs and LOGPROBS not in (request.include or ()):
         raise ClientError(f"top_logprobs needs {LOGPROBS} in include", param="top_logprobs")

@@ -3,6 +3,7 @@
 Pure but for tokenisation, and slow for that: called in a worker thread.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,12 @@ from common.values import MAX_WAIT_S
 from launch.gateway.api.calling import Calling, calling_of
 from launch.gateway.api.decoding import shown
 from launch.gateway.api.item_request import ItemRequest
-from launch.gateway.api.prompts import Encoded, chat_prompt, completion_prompts
+from launch.gateway.api.prompts import (
+    Encoded,
+    chat_prompt,
+    completion_prompts,
+    with_template,
+)
 from launch.gateway.api.requests import (
     ChatRequest,
     CompletionRequest,
@@ -130,6 +136,8 @@ def prepare_chat(request: ChatRequest, served: Served) -> Prepared:
     """Raises ClientError."""
     check_model(request.model, served.model)
     _refuse_unsupported(request)
+    text = with_template(served.text, request.chat_template, trusted=served.trusts_templates)
+    served = dataclasses.replace(served, text=text)
     param, max_tokens = "max_completion_tokens", request.max_completion_tokens
     if max_tokens is None:
         param, max_tokens = "max_tokens", request.max_tokens

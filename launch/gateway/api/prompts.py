@@ -4,11 +4,14 @@ Slow where there is much to tokenize. Must know nothing of how tokens are drawn.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from common.errors import ClientError, ContextOverflow
+from common.errors import ClientError, ContextOverflow, SetupError
+from common.text.load import TextModel
+from common.text.template import ChatTemplate
 from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.decoding import shown
 from launch.gateway.api.requests import MAX_CHOICES, ChatRequest, CompletionRequest, Sampling
@@ -49,8 +52,17 @@ def chat_prompt(
     request: ChatRequest, served: Served, room: int, tools: Sequence[Mapping[str, Any]] | None
 ) -> Encoded:
     """The conversation in the model's own form, which tells it of `tools`."""
-    template = served.text.template
-    if template is None:
+    text = chat_text(request, served.text, tools)
+    adds = request.add_special_tokens
+    ids = _encode(text, request, served, param="messages", add_special_tokens=adds)
+    return _truncated((ids, None), request, room)
+
+
+def chat_text(
+    request: ChatRequest, text: TextModel, tools: Sequence[Mapping[str, Any]] | None
+) -> str:
+    """The same as text, by the template of `text`."""
+    if text.template is None:
         raise ClientError(
             "this model has no chat template; give one with --chat-template, or use "
             "/v1/completions",
@@ -63,15 +75,31 @@ def chat_prompt(
             "continue_final_message and add_generation_prompt are both true; ask for one",
             param="continue_final_message",
         )
-    text = template.render(
+    return text.template.render(
         [_as_templates_want(message, n) for n, message in enumerate(request.messages)],
         tools=tools,
+        documents=request.documents,
         add_generation_prompt=not goes_on and request.add_generation_prompt is not False,
         continue_final_message=goes_on,
         options=request.chat_template_kwargs,
     )
-    ids = _encode(text, request, served, param="messages", add_special_tokens=False)
-    return _truncated((ids, None), request, room)
+
+
+def with_template(text: TextModel, source: str | None, *, trusted: bool) -> TextModel:
+    """`text`, of which chats are rendered as a client says; None: as the model has it."""
+    if source is None:
+        return text
+    if not trusted:
+        raise ClientError(
+            "chat_template is a program, and this server runs none of a client's; leave it out, or "
+            "start the server with --trust-request-chat-template",
+            param="chat_template",
+        )
+    try:
+        template = ChatTemplate({"default": source}, text.tokenizer.vocabulary.special_tokens)
+    except SetupError as error:
+        raise ClientError(f"chat_template: {error}", param="chat_template") from error
+    return replace(text, template=template)
 
 
 def _as_templates_want(message: Mapping[str, Any], n: int) -> Mapping[str, Any]:

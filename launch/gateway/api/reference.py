@@ -28,8 +28,8 @@ What holds if it is left out stands in brackets; but for `[false]` and `[true]`,
 out, too.
 """
 _ENVELOPE = (
-    'Always `{"error": {"message", "type", "param", "code"}}`; `code` is the status, `param` the '
-    "field at fault. In a stream that has begun it is an event before `[DONE]`."
+    'Always `{"error": {"message", "type", "param", "code"}}`; `code` is the status, but for '
+    "401; `param` is the field at fault. In a stream that has begun it is an event before `[DONE]`."
 )
 
 

@@ -20,6 +20,8 @@ MAX_TOKEN_RULES = 4096  # stop token ids, biased tokens
 MAX_SAMPLES = 128  # of a prompt
 MAX_CHOICES = 1024  # prompts times n
 MAX_TOOLS = 128
+MAX_DOCUMENTS = 1024
+MAX_TEMPLATE_CHARS = 2**17
 
 SERVED = "x-served"
 """In a type's JSON schema: which limit of the server that is running bounds it, too."""
@@ -36,7 +38,12 @@ Bias = Annotated[float, Meta(ge=-100, le=100)]
 Priority = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT)]
 StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 FunctionText = Annotated[str, Meta(extra_json_schema={"pattern": "^[a-zA-Z0-9_-]{1,64}$"})]
+TemplateText = Annotated[str, Meta(min_length=1, max_length=MAX_TEMPLATE_CHARS)]
 IGNORED = Meta(description="accepted; it changes nothing", extra_json_schema={SUPPORT: "ignored"})
+OWN_TEMPLATE = Meta(
+    description="a jinja2 template in place of the model's; needs --trust-request-chat-template"
+)
+TEMPLATE_OPTIONS = Meta(description="what the model's chat template may ask for")
 
 
 def refused(why: str, **allowed: Any) -> Meta:  # noqa: ANN401 - JSON schema
@@ -303,9 +310,15 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     top_logprobs: Annotated[
         Alternatives | None, Meta(description="alternatives told of each token; needs logprobs [0]")
     ] = None
-    chat_template_kwargs: Annotated[
-        dict[str, Any] | None, Meta(description="what the model's chat template may ask for")
+    chat_template: Annotated[TemplateText | None, OWN_TEMPLATE] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, TEMPLATE_OPTIONS] = None
+    documents: Annotated[
+        Annotated[list[dict[str, Any]], Meta(max_length=MAX_DOCUMENTS)] | None,
+        Meta(description="texts that the model may draw on, where its chat template shows them"),
     ] = None
+    add_special_tokens: Annotated[
+        bool, Meta(description="those that the model wants around a prompt, beside the template's")
+    ] = False
     add_generation_prompt: Annotated[
         bool | None,
         Meta(description="begin the assistant's turn [unless the final message is continued]"),
@@ -339,24 +352,6 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     verbosity: Annotated[str | None, IGNORED] = None
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """POST /tokenize"""
-
-    model: Annotated[ModelName | None, Meta(description="the served model's name")] = None
-    prompt: str
-    add_special_tokens: Annotated[
-        bool, Meta(description="those that the model wants around a prompt")
-    ] = True
-    return_token_strs: Annotated[bool | None, Meta(description="each token's text, too")] = None
-
-
-class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """POST /detokenize"""
-
-    model: Annotated[ModelName | None, Meta(description="the served model's name")] = None
-    tokens: list[TokenId]
-
-
 INSTEAD = {
     "max_tokens": "use max_output_tokens",
     "response_format": "use text.format",
@@ -364,6 +359,12 @@ INSTEAD = {
     "guided_regex": "use structured_outputs.regex",
     "guided_choice": "use structured_outputs.choice",
     "guided_grammar": "use structured_outputs.grammar",
+    "guided_decoding_backend": "leave it out: there is one",
+    "guided_whitespace_pattern": "leave it out: JSON comes on one line",
     "response_format.schema": "give it as response_format.json_schema.schema",
+    "use_beam_search": "use n, or best_of",
+    "bad_words": "use logit_bias",
+    "allowed_token_ids": "use structured_outputs, or logit_bias",
+    "prompt_embeds": "send text, or token ids",
 }
 """What to do in place of fields that other servers have, or have had: they are unknown here."""

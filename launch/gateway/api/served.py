@@ -22,6 +22,7 @@ class Served:
     check_grammar: Callable[[str, str], None]  # (grammar, param): ClientError where it is none
     tool_call_parser: ToolCallParser  # auto: as the template tells
     reasoning_parser: ReasoningParser  # none: thoughts are text
+    trusts_templates: bool = False  # of clients: they are programs
 
 
 def check_model(name: str | None, model: str) -> None:

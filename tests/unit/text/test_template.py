@@ -218,6 +218,8 @@ def test_an_empty_conversation_is_the_clients_error() -> None:
 def test_a_client_cannot_set_what_is_ours() -> None:
     with pytest.raises(ClientError, match="messages"):
         template().render(user("a"), options={"messages": []})
+    with pytest.raises(ClientError, match="chat_template"):
+        template().render(user("a"), options={"chat_template": "b"})
 
 
 def test_the_clients_messages_are_left_as_they_were() -> None:
@@ -229,6 +231,8 @@ def test_the_clients_messages_are_left_as_they_were() -> None:
 def test_a_template_that_is_not_one_is_refused_at_start() -> None:
     with pytest.raises(SetupError, match="not valid jinja2"):
         template("{% if %}")
+    with pytest.raises(SetupError, match="too many statically nested blocks"):  # Python's limit
+        template("{% for a in b %}" * 25 + "{% endfor %}" * 25)
     with pytest.raises(SetupError, match="none is named default"):
         ChatTemplate({"rag": "x"}, {})
 

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from launch.gateway.api.docs import POSTS, ServedLimits, openapi
+from launch.gateway.api.docs import ERRORS, POSTS, ServedLimits, openapi
 from launch.gateway.api.requests import SERVED, ChatRequest, CompletionRequest
+from launch.gateway.api.text_requests import TokenizeRequest
+from launch.gateway.auth import OPEN_PATHS
 
 LIMITS = ServedLimits(model="tiny", vocab_size=10, max_logprobs=3)
 
@@ -31,7 +33,7 @@ def test_names_of_limits_are_not_published(limits: ServedLimits | None) -> None:
     assert SERVED not in json.dumps(openapi(limits))
 
 
-@pytest.mark.parametrize("kind", [CompletionRequest, ChatRequest])
+@pytest.mark.parametrize("kind", [CompletionRequest, ChatRequest, TokenizeRequest])
 def test_every_field_tells_what_it_does(kind: type) -> None:
     silent = [name for name, one in fields(openapi(), kind).items() if not one.get("description")]
     assert silent == []
@@ -40,4 +42,16 @@ def test_every_field_tells_what_it_does(kind: type) -> None:
 def test_every_post_tells_how_it_fails() -> None:
     for path in POSTS:
         answers = openapi()["paths"][path]["post"]["responses"]
-        assert set(answers) >= {"200", "400", "408", "413", "415", "429", "431", "500", "503"}
+        assert set(answers) >= {"200", *ERRORS}
+        for status in ("429", "503"):
+            assert "Retry-After" in answers[status]["headers"]
+
+
+def test_where_a_key_is_asked_for() -> None:
+    document = openapi()
+    assert document["security"] == [{"bearer": []}, {}]  # if the server has any
+    for path, methods in document["paths"].items():
+        for one in (methods[name] for name in ("get", "post") if name in methods):
+            is_open = path in OPEN_PATHS
+            assert one.get("security") == ([] if is_open else None), path
+            assert ("401" in one["responses"]) is not is_open, path

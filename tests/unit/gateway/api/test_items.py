@@ -248,3 +248,17 @@ def test_what_is_not_a_body_of_this_endpoint(fields: dict[str, Any], param: str,
     assert raised.value.param is not None
     assert raised.value.param.startswith(param)
     assert says in str(raised.value)
+
+
+def test_what_is_refused_may_say_only_what_is_done_anyway(served: Served) -> None:
+    for name in ("conversation", "prompt", "moderation", "context_management"):
+        assert refused(served, **{name: False})[0] == name
+    assert prepare_items(request(store=False, background=False, truncation="disabled"), served)
+
+
+def test_tools_that_are_allowed_twice_are_there_once(served: Served) -> None:
+    named = {"type": "function", "name": "f"}
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [named, named]}
+    assert prepare_items(request(tools=[named], tool_choice=choice), served)
+    nameless = {"type": "allowed_tools", "mode": "required", "tools": [{"name": "f"}]}
+    assert refused(served, tools=[named], tool_choice=nameless)[0] == "tool_choice.tools[0].type"

@@ -85,3 +85,32 @@ def test_parts_and_text_make_the_same_prompt(served: Served) -> None:
 def test_a_model_without_a_template_cannot_chat(served: Served, smollm2: TextModel) -> None:
     with pytest.raises(ClientError, match="this model has no chat template; give one with"):
         chat(replace(served, text=replace(smollm2, template=None)))
+
+
+def test_a_clients_own_template_where_clients_are_trusted(served: Served) -> None:
+    source = "{{ messages[0].content }}{{ documents | map(attribute='text') | join }}"
+    trusting = replace(served, trusts_templates=True)
+    told = chat(trusting, chat_template=source, documents=[{"text": " one"}, {"text": " two"}])
+    expected = served.text.tokenizer.encode("Hi one two", add_special_tokens=False)
+    assert told.prompts[0].ids == tuple(expected)
+    param, message = refused(served, messages=[USER], chat_template=source)
+    assert param == "chat_template"
+    assert "--trust-request-chat-template" in message
+    for broken in ("{% if %}", "{{ 1 // 0 }}", "{% for a in b %}" * 25 + "{% endfor %}" * 25):
+        assert refused(trusting, messages=[USER], chat_template=broken)[0] in (
+            "chat_template",
+            "messages",
+        )
+
+
+def test_tools_are_called_as_the_clients_template_tells(served: Served) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert refused(served, messages=[USER], tools=tools)[0] == "tools"
+    hermes = "{{ messages[0].content }}{{ tools }}<tool_call>"
+    trusting = replace(served, trusts_templates=True)
+    assert chat(trusting, tools=tools, chat_template=hermes).calling is not None
+
+
+def test_special_tokens_beside_the_templates(served: Served) -> None:
+    """This model's encoding adds none."""
+    assert chat(served, add_special_tokens=True).prompts == chat(served).prompts
