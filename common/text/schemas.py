@@ -36,6 +36,27 @@ def _combines(value: object) -> bool:
     return isinstance(value, list) and any(map(_combines, cast("list[object]", value)))
 
 
+def moved(schema: dict[str, Any], pointer: str) -> dict[str, Any]:
+    """The schema as a part of another, where that JSON pointer leads to: its references to its own
+    parts lead there, too. One that is nested too deeply is left as it is."""
+    try:
+        return _moved(schema, pointer)
+    except RecursionError:
+        return schema
+
+
+def _moved(schema: Any, pointer: str) -> Any:  # noqa: ANN401 - as below
+    if isinstance(schema, list):
+        return [_moved(one, pointer) for one in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _moved(one, pointer) for key, one in cast("dict[str, Any]", schema).items()}
+    reference = made.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        made["$ref"] = f"#{pointer}{reference[1:]}"
+    return made
+
+
 def _closed(schema: Any) -> Any:  # noqa: ANN401 - a schema, or whatever a client wrote for one
     if not isinstance(schema, dict):
         return schema

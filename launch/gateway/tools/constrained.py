@@ -5,7 +5,10 @@ answers.
 from collections.abc import Sequence
 from typing import Any
 
+from common.text.schemas import moved
 from launch.gateway.tools.reader import CallPart, Calls, Said, json_of, named
+
+_PLACE = "/items/anyOf/%d/properties/parameters"
 
 Function = tuple[str, dict[str, Any]]
 """A function's name, and the JSON schema of its arguments."""
@@ -17,11 +20,11 @@ def some_call(functions: Sequence[Function], *, most: int | None) -> dict[str, A
         "anyOf": [
             {
                 "type": "object",
-                "properties": {"name": {"const": name}, "parameters": schema},
+                "properties": {"name": {"const": name}, "parameters": moved(schema, _PLACE % at)},
                 "required": ["name", "parameters"],
                 "additionalProperties": False,
             }
-            for name, schema in functions
+            for at, (name, schema) in enumerate(functions)
         ]
     }
     bounds = {"minItems": 1} if most is None else {"minItems": 1, "maxItems": most}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from common.text.schemas import closed
+from common.text.schemas import closed, moved
 
 PROPERTIES = {"a": {"type": "integer"}}
 
@@ -38,3 +38,24 @@ def test_objects_are_closed_wherever_they_stand() -> None:
 )
 def test_what_speaks_of_others_is_left_as_it_is(schema: dict[str, Any]) -> None:
     assert closed(schema) == schema
+
+
+def test_references_of_a_schema_that_becomes_a_part_lead_to_its_own_parts() -> None:
+    tree: dict[str, Any] = {"anyOf": [{"$ref": "#/$defs/leaf"}, {"$ref": "#"}, {"const": "#"}]}
+    schema = {"$defs": {"leaf": {"$ref": "https://elsewhere/#/x"}}, "properties": {"$ref": tree}}
+    assert moved(schema, "/items/0") == {
+        "$defs": {"leaf": {"$ref": "https://elsewhere/#/x"}},
+        "properties": {
+            "$ref": {
+                "anyOf": [
+                    {"$ref": "#/items/0/$defs/leaf"},
+                    {"$ref": "#/items/0"},
+                    {"const": "#"},
+                ]
+            }
+        },
+    }
+    deep: dict[str, Any] = {}
+    for _ in range(3000):
+        deep = {"items": deep}
+    assert moved(deep, "/items/0") is deep

@@ -143,6 +143,10 @@ def test_the_arguments_of_a_named_tool_come_as_they_are_written() -> None:
 
 def test_a_list_of_calls_is_bounded_where_it_must_be() -> None:
     assert some_call([("f", {})], most=1)["maxItems"] == 1
+    named = {"$defs": {"x": {}}, "properties": {"a": {"$ref": "#/$defs/x"}}}
+    call = some_call([("f", {}), ("g", named)], most=1)["items"]["anyOf"][1]
+    of_a = call["properties"]["parameters"]["properties"]["a"]
+    assert of_a == {"$ref": "#/items/anyOf/1/properties/parameters/$defs/x"}
     assert "maxItems" not in some_call([("f", {})], most=None)
 
 
