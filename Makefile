@@ -5,7 +5,7 @@ ARGS ?=
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-full check lint types imports wheel deploy-check clean
+.PHONY: help serve test test-full check lint types imports wheel docs deploy-check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -36,6 +36,10 @@ wheel: $(VENV)/.dev
 	$(BIN)/python -m build --wheel --outdir dist . >/dev/null
 	@ls dist/*.whl
 
+docs: $(VENV)/.docs ## the documentation as a site, into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo build/site/index.html
+
 deploy-check: $(VENV)/.deploy ## deploy/ by the tools of those who read it (systemd's and kubectl where there are any)
 	$(BIN)/hadolint deploy/Dockerfile
 	scripts/check_deploy.sh $(BIN)
@@ -49,6 +53,10 @@ INSTALLED := pyproject.toml setup.py scripts/setup.sh $(wildcard common/kernels/
 $(VENV)/.serve: $(INSTALLED)
 	scripts/setup.sh $(VENV)
 	@touch $@
+
+$(VENV)/.docs: $(INSTALLED)
+	scripts/setup.sh $(VENV) dev,docs
+	@touch $@ $(VENV)/.dev $(VENV)/.serve
 
 $(VENV)/.deploy: $(INSTALLED)
 	scripts/setup.sh $(VENV) dev,deploy

@@ -7,8 +7,8 @@ the same few prompts over and over, streamed; one answer in eight is eight times
 SIGHUP restarts every worker in turn, a prefill worker joins as an operator would start it (`baton
 prefill --join`), is told to leave (SIGTERM) and must end with exit code 0. What must hold: every
 request is answered whole, and each prompt always alike, to the letter. Prints what is broken, and
-one JSON line with times to first token and between tokens, before the first restart and from then
-on. Exit code 1: something is broken.
+one JSON line with times to first token and between tokens, before, while workers restarted, and
+while one joined and left. Exit code 1: something is broken.
 """
 
 import argparse

@@ -3,6 +3,7 @@
 Times are seconds since the load began.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -96,27 +97,27 @@ def wrong(outcomes: Sequence[Outcome], wanted: Mapping[int, tuple[int, int]]) ->
 
 
 def result(record: Record, broken: Sequence[str]) -> dict[str, Any]:
-    """The figures, before anything was done and from then on."""
+    """The figures, by what was done when a request was sent, or a gap ended."""
     answered = [outcome for outcome in record.outcomes if outcome.ok]
-    calm = [o for o in answered if o.sent_s < record.calm_s]
-    later = [o for o in answered if o.sent_s >= record.calm_s]
-    both = gaps(answered)
+    restarted = [mark.at_s for mark in record.marks if mark.what.endswith(" restarted")]
+    times_s = (0.0, record.calm_s, max(restarted, default=record.calm_s), math.inf)
+    phases = zip(("calm", "restarts", "joins_and_leaves"), pairwise(times_s), strict=True)
     return {
         "requests": len(record.outcomes),
         "failed": len(record.outcomes) - len(answered),
         "broken": len(broken),
         "tokens": sum(outcome.output_tokens for outcome in answered),
         "seconds": max((o.ended_s for o in record.outcomes), default=0.0),
-        "calm": _figures(calm, [gap for at_s, gap in both if at_s < record.calm_s]),
-        "disturbed": _figures(later, [gap for at_s, gap in both if at_s >= record.calm_s]),
+        **{name: _figures(answered, *bounds) for name, bounds in phases},
         "marks": [[round(mark.at_s, 1), mark.what] for mark in record.marks],
     }
 
 
-def _figures(outcomes: Sequence[Outcome], itls_s: Sequence[float]) -> dict[str, float | None]:
-    ttfts_s = [outcome.ttft_s for outcome in outcomes]
+def _figures(outcomes: Sequence[Outcome], begin_s: float, end_s: float) -> dict[str, float | None]:
+    ttfts_s = [o.ttft_s for o in outcomes if begin_s <= o.sent_s < end_s]
+    itls_s = [gap_s for at_s, gap_s in gaps(outcomes) if begin_s <= at_s < end_s]
     return {
-        "requests": len(outcomes),
+        "requests": len(ttfts_s),
         **_percentiles("ttft", ttfts_s),
         **_percentiles("itl", itls_s),
     }

@@ -41,19 +41,22 @@ def test_what_is_broken_is_said_by_request() -> None:
     ]
 
 
-def test_figures_are_of_requests_sent_before_and_after_the_first_restart() -> None:
+def test_figures_are_told_by_what_was_done_meanwhile() -> None:
     record = Record(
         calm_s=5.0,
         outcomes=[answered(0, 0.0, 1.0, 2.0, 4.0), answered(1, 5.0, 5.5, 9.5, 10.0)],
-        marks=[Mark(5.04, "decode-0 restarting")],
+        marks=[Mark(5.04, "decode-0 restarting"), Mark(9.6, "decode-0 restarted")],
     )
     told = result(record, [])
     assert (told["requests"], told["failed"], told["tokens"], told["seconds"]) == (2, 0, 6, 10.0)
     assert told["calm"]["max_ttft_ms"] == 1000.0
     assert told["calm"]["max_itl_ms"] == 2000.0
-    assert told["disturbed"]["p50_ttft_ms"] == 500.0
-    assert told["disturbed"]["max_itl_ms"] == 4000.0
-    assert told["marks"] == [[5.0, "decode-0 restarting"]]
+    assert told["restarts"]["p50_ttft_ms"] == 500.0
+    assert told["restarts"]["max_itl_ms"] == 4000.0
+    assert told["joins_and_leaves"]["requests"] == 0
+    assert told["joins_and_leaves"]["max_ttft_ms"] is None
+    assert told["joins_and_leaves"]["max_itl_ms"] == 500.0
+    assert told["marks"] == [[5.0, "decode-0 restarting"], [9.6, "decode-0 restarted"]]
 
 
 def test_a_restart_lasts_from_its_begin_to_its_end() -> None:

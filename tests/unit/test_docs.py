@@ -1,0 +1,114 @@
+"""The documents against the product and against each other. What they say to run is run by
+`tests/system/test_docs_run.py`."""
+
+import json
+import re
+import runpy
+import subprocess
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from launch.other_servers import ANSWERS
+from launch.settings import ALIASES, OPTIONS, load_serve
+from tests.documents import HOME, PAGES, Block, anchors, blocks, code, links
+
+FOREIGN = re.compile(
+    r"^(?:sudo )?(?:apt-get|curl|docker|git|kubectl|openssl|pip|pkill|pgrep|systemctl|vllm|npm|ssh|"
+    r"systemd-\w+|sglang|genai-perf|aiperf|make|cmake|\./llama-server|python -m pytest|cd )\b"
+)
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:[-.][a-z0-9]+)*(?:_[a-z0-9]+)*")
+SHELL = [block for page in PAGES for block in blocks(page) if block.language in ("sh", "bash")]
+DATA = [block for page in PAGES for block in blocks(page) if block.language in ("json", "toml")]
+PYTHON = [block for page in PAGES for block in blocks(page) if block.language == "python"]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(HOME))
+
+
+@cache
+def flags() -> frozenset[str]:
+    """Of every command, and of every program under bench."""
+    served = {option.flag for option in OPTIONS.values()} | {f"--{alias}" for alias in ALIASES}
+    off = {f"--no-{flag.removeprefix('--')}" for flag in served}
+    off |= {re.sub(r"^--(\w+)\.", r"--\1.no-", flag) for flag in served}
+    sources = [*(HOME / "bench").rglob("*.py"), *(HOME / "launch").rglob("*.py")]
+    written = {
+        flag for source in sources for flag in re.findall(r'"(--[\w.-]+)"', source.read_text())
+    }
+    return frozenset(served | off | written)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        target, _, anchor = link.partition("#")
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), link
+        if anchor:
+            assert anchor in anchors(there), link
+
+
+def is_ours(words: str) -> bool:
+    return not FOREIGN.match(words.strip().removeprefix("$ "))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_flags_exist(page: Path) -> None:
+    theirs = frozenset(ANSWERS) if page.name == "vllm.md" else frozenset[str]()
+    if page.name in ("vllm.md", "faults.md"):  # their first columns are of other servers' flags
+        theirs |= {"--num-gpu-blocks-override", "--enable-log-requests", "--shutdown-timeout"}
+    for words in code(page):
+        if is_ours(words):
+            unknown = {f.replace("_", "-") for f in FLAG.findall(words)} - flags() - theirs
+            assert not unknown, words
+
+
+@pytest.mark.parametrize("block", DATA, ids=str)
+def test_data_can_be_read(block: Block, tmp_path: Path) -> None:
+    if block.language == "json":
+        json.loads(block.text)
+        return
+    tomllib.loads(block.text)
+    path = tmp_path / "baton.toml"
+    path.write_text(block.text)
+    load_serve(["--config", str(path)], {})
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_python_compiles(block: Block) -> None:
+    compile(block.text, block.page.name, "exec")
+
+
+def test_shell_can_be_read() -> None:
+    for block in SHELL:
+        read = subprocess.run(
+            ["bash", "-n"], input=block.text, capture_output=True, text=True, check=False
+        )
+        assert read.returncode == 0, f"{block}: {read.stderr}"
+
+
+def test_every_page_is_in_the_sites_list() -> None:
+    listed = re.findall(r"\S+\.md", (HOME / "mkdocs.yml").read_text().partition("\nnav:")[2])
+    for page in (HOME / "docs").glob("*.md"):
+        assert page.name in listed
+
+
+def test_the_diagrams_are_those_of_the_tables() -> None:
+    script = runpy.run_path(str(HOME / "scripts" / "state_diagrams.py"))
+    for path, text in script["diagrams"]().items():
+        assert path.read_text() == text, "python scripts/state_diagrams.py draws them anew"
+
+
+def test_a_diagram_has_every_arrow_of_its_table() -> None:
+    from decode.state import NEXT
+
+    script = runpy.run_path(str(HOME / "scripts" / "state_diagrams.py"))
+    drawn = script["drawn"](NEXT)
+    pairs = {(before, after) for (before, _), after in NEXT.items()}
+    assert drawn.count("<path class=") == len(pairs)
+    for phase in {phase for pair in pairs for phase in pair}:
+        assert f">{phase}</text>" in drawn
