@@ -48,9 +48,14 @@ class Request:
     generate: Generate
     arrived: float  # seconds, the core's clock
     transfers: set[TransferId] = field(default_factory=set[TransferId])
-    admitted: bool = False
+    admitted: bool = False  # every worker has accepted it
     cached_tokens: int | None = None  # of the first attempt that drew a token
     scored: bool = False  # the client has the log-probabilities of the prompt's tokens
+
+    @property
+    def promised(self) -> bool:
+        """Its client counts on an answer: a worker's refusal costs time, no more."""
+        return self.admitted or self.generate.promised
 
     @property
     def ends_at(self) -> float | None:
@@ -104,7 +109,8 @@ class Attempts:
 
     def begin(self, generate: Generate, now: float) -> Transfer:
         """A client's prompt: one transfer bears all its samples, until trouble splits them."""
-        request = self.requests[generate.request] = Request(generate, now)
+        request = Request(generate, now - generate.waited_s)
+        self.requests[generate.request] = request
         if request.ends_at is not None:
             self.timeouts.add(generate.request, request.ends_at)
         return self.open(request, [Sample(n) for n in range(generate.n)])
@@ -218,8 +224,8 @@ class Attempts:
 
     def _may_refuse(self, transfer: Transfer) -> bool:
         """Nobody was promised an answer yet."""
-        admitted = self.requests[transfer.generate.request].admitted
-        return not admitted and self._options.admission != "none"
+        promised = self.requests[transfer.generate.request].promised
+        return not promised and self._options.admission != "none"
 
     def _verdict(
         self, transfer: Transfer, demand: Demand, chosen: Route, now: float
@@ -256,8 +262,8 @@ class Attempts:
 
     def _given_up(self, transfer: Transfer, now: float) -> bool:
         since = transfer.troubled_since
-        admitted = self.requests[transfer.generate.request].admitted
-        limit_s = self._options.recovery_s if admitted else self._options.admission_s
+        promised = self.requests[transfer.generate.request].promised
+        limit_s = self._options.recovery_s if promised else self._options.admission_s
         if since is None or now - since < limit_s:
             return False
         error = Overloaded(

@@ -109,7 +109,7 @@ class GatewayCore:
     # --- clients -----------------------------------------------------------------------------
 
     def _submit(self, generate: Generate, now: float) -> None:
-        if len(self._requests) >= self._options.max_requests:
+        if len(self._requests) >= self._options.max_requests and not generate.promised:
             limit = self._options.max_requests
             error = Overloaded(f"{limit} requests of {limit} are in flight", retry_after_s=1.0)
             self._out.add(Rejected(generate.request, error))
@@ -180,7 +180,7 @@ class GatewayCore:
             )
             return
         avoid = transfer.avoid | {sender}
-        if self._requests[transfer.generate.request].admitted:
+        if self._requests[transfer.generate.request].promised:
             elsewhere = True
         elif late is not None:
             elsewhere = self._attempts.in_time_elsewhere(transfer, now, avoid)

@@ -77,11 +77,11 @@ class Stream:
         self._n_unread: int | None = None  # tokens in them; None: nobody has begun to read
         self._error: BatonError | None = None
         self._arrived = arrived
-        self._admitted = False
+        self.is_admitted = False  # every worker has accepted
 
     async def admitted(self) -> None:
         """Until every worker has accepted. Raises the BatonError that the request ended with."""
-        while not (self._admitted or self._deltas):
+        while not (self.is_admitted or self._deltas):
             if self._error is not None:
                 raise self._error
             self._arrived.clear()
@@ -112,7 +112,7 @@ class Stream:
         """The engine's: something has come for this stream."""
         match action:
             case Admitted():
-                self._admitted = True
+                self.is_admitted = True
             case Rejected():
                 self._error = action.error
             case Delta():
@@ -203,6 +203,11 @@ class Engine:
     def fleet(self) -> Fleet:
         """To be read only."""
         return self._core.fleet
+
+    @property
+    def most_seqs_of_one(self) -> int:
+        """Sequences that one answer should have in flight at most."""
+        return self._core.fleet.most_seqs_of_one
 
     @property
     def n_requests(self) -> int:

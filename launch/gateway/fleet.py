@@ -49,6 +49,15 @@ class Fleet:
         limits = (view.hello.limits for view in self._views.values())
         return min((one.max_model_len for one in limits if one is not None), default=None)
 
+    @property
+    def most_seqs_of_one(self) -> int:
+        """Sequences that one answer may have in flight: what all can decode, and half of what may
+        wait at each, so that others find room."""
+        limits = [view.hello.limits for view in self.of(Role.DECODE)]
+        known = [one for one in limits if one is not None]
+        waiting = min((one.max_waiting for one in known), default=0)
+        return sum(one.max_num_seqs for one in known) + waiting // 2
+
     def role(self, instance: InstanceId) -> Role | None:
         view = self._views.get(instance)
         return None if view is None else view.hello.peer.role

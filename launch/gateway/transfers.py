@@ -39,6 +39,8 @@ class Generate:
     slo: Slo = Slo()
     timeout_s: float | None = None  # from its arrival to its end
     priority: int = 0  # lower ones come first
+    waited_s: float = 0.0  # since its arrival, for others of its answer
+    promised: bool = False  # its answer has begun: it is refused for no want of room or of time
 
 
 class Phase(StrEnum):

@@ -5,6 +5,7 @@ Knows the order of an answer, not its form: `chat_form` and `completion_form` re
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,10 @@ from launch.gateway.api.prepare import Prepared, Prompt
 from launch.gateway.engine import Engine, Stream
 from launch.gateway.events import Delta
 from launch.gateway.transfers import Generate, RequestId
+
+FIRST_PROMPTS = 16
+"""Of an answer: workers must accept all of them before it begins, and of the others no more are
+asked about at a time."""
 
 
 class Scored(msgspec.Struct, frozen=True, gc=False):
@@ -91,37 +96,64 @@ class Answer:
     usage: Usage = field(default_factory=Usage)
     _runs: list[_Run] = field(default_factory=list[_Run])
     _running: list[_Run] = field(default_factory=list[_Run])  # of these
+    _waiting: deque[Prompt] = field(default_factory=deque[Prompt])  # until others are through
+    _engine: Engine | None = None
     _broken: BatonError | None = None  # how it has ended, to be told next
     _refused: bool = False  # early, for what it is owed
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)  # something, at some stream
     _began: float = field(default_factory=time.perf_counter)
 
     async def begin(self, engine: Engine) -> None:
-        """Until every worker of every prompt has accepted. Raises a BatonError if one does not."""
-        n = self.prepared.n
-        for at, prompt in enumerate(self.prepared.prompts):
-            request = RequestId(f"{self.id}-{at}")
-            generate = Generate(
-                request=request,
-                prompt=prompt.ids,
-                n=n,
-                params=prompt.params,
-                salt=self.prepared.salt,
-                slo=self.prepared.slo,
-                timeout_s=self.prepared.timeout_s,
-                priority=self.prepared.priority,
-            )
-            choices = [_Choice(at * n + i, self._text_stream(prompt)) for i in range(n)]
-            self._runs.append(_Run(prompt, engine.submit(generate, self._arrived), choices, n))
+        """Until workers have accepted the first prompts. Raises a BatonError if one does not; the
+        others wait for room."""
+        self._engine = engine
+        self._waiting.extend(self.prepared.prompts)
+        for prompt in self.prepared.prompts:
             self.usage.prompt_tokens += len(prompt.ids)
             self._count_request(prompt)
-        self._running = self._runs
-        for run in self._runs:
+        first = [self._submit(engine) for _ in self.prepared.prompts[:FIRST_PROMPTS]]
+        for run in first:
             try:
                 await run.stream.admitted()
             except SloMissed:
                 self._refused = True
                 raise
+        self._go_on()
+
+    def _submit(self, engine: Engine, *, promised: bool = False) -> _Run:
+        """The next prompt that waits."""
+        prepared, at = self.prepared, len(self._runs)
+        prompt = self._waiting.popleft()
+        generate = Generate(
+            request=RequestId(f"{self.id}-{at}"),
+            prompt=prompt.ids,
+            n=prepared.n,
+            params=prompt.params,
+            salt=prepared.salt,
+            slo=prepared.slo,
+            timeout_s=prepared.timeout_s,
+            priority=prepared.priority,
+            waited_s=time.perf_counter() - self._began if promised else 0.0,
+            promised=promised,
+        )
+        choices = [
+            _Choice(at * prepared.n + i, self._text_stream(prompt)) for i in range(prepared.n)
+        ]
+        run = _Run(prompt, engine.submit(generate, self._arrived), choices, prepared.n)
+        self._runs.append(run)
+        self._running.append(run)
+        return run
+
+    def _go_on(self) -> None:
+        """Submit prompts that wait, as far as one answer may."""
+        while self._waiting and self._engine is not None and self._has_room(self._engine):
+            self._submit(self._engine, promised=True)
+
+    def _has_room(self, engine: Engine) -> bool:
+        n_seqs = sum(run.n_open for run in self._running)
+        n_asked = sum(not run.stream.is_admitted for run in self._running)
+        fits = n_seqs + self.prepared.n <= engine.most_seqs_of_one and n_asked < FIRST_PROMPTS
+        return fits or not n_seqs
 
     def _text_stream(self, prompt: Prompt) -> TextStream:
         prepared = self.prepared
@@ -134,7 +166,8 @@ class Answer:
         return TextStream(detokenizer, stops, min_tokens=prepared.min_tokens)
 
     def close(self) -> None:
-        """Whatever still runs is wanted no more. Idempotent."""
+        """Whatever still runs or waits is wanted no more. Idempotent."""
+        self._waiting.clear()
         runs, self._runs = self._runs, []
         for run in runs:
             run.stream.quit()
@@ -173,6 +206,8 @@ class Answer:
                 pieces += self._take(run, deltas)
                 if run.over:
                     self._running = [one for one in self._running if not one.over]
+        if self._waiting:
+            self._go_on()
         return pieces
 
     async def more(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+from msgspec import structs
 from starlette.applications import Starlette
 
 from common.config import ServeConfig
@@ -53,6 +54,7 @@ from launch.gateway.http import create_app
 MAX_MODEL_LEN = 200
 CACHED_TOKENS = 3  # that the worker always claims
 TURN_S = 0.001
+FULL = Refused(transfer=TransferId(""), attempt=0, reason="full", retry_after_s=1.0)
 Said = tuple[Sequence[int], FinishReason]
 Says = Callable[[Expect, int], Said]
 """(request, sample) -> all its tokens, and why they end."""
@@ -110,6 +112,8 @@ class Worker:
     silent: bool = False  # accepts, and sends nothing
     deaf: bool = False  # does not even answer
     turn_s: float = TURN_S
+    most_jobs: int = 1000  # it refuses more
+    most_seen: int = 0  # jobs at a time
     jobs: dict[TransferId, _Job] = field(default_factory=dict[TransferId, _Job])
     seen: list[Expect] = field(default_factory=list[Expect])
     gateway: InstanceId | None = None
@@ -148,16 +152,14 @@ class Worker:
                 pass
 
     def _answer(self, expect: Expect) -> Accepted | Refused:
-        if self.refusal is not None:
-            return Refused(
-                transfer=expect.transfer,
-                attempt=expect.attempt,
-                reason=self.refusal.reason,
-                retry_after_s=self.refusal.retry_after_s,
-                predicted_ttft_s=self.refusal.predicted_ttft_s,
-            )
+        refusal = self.refusal
+        if refusal is None and len(self.jobs) >= self.most_jobs:
+            refusal = FULL
+        if refusal is not None:
+            return structs.replace(refusal, transfer=expect.transfer, attempt=expect.attempt)
         says = {resume.sample: self.says(expect, resume.sample) for resume in expect.samples}
         self.jobs[expect.transfer] = _Job(expect, says)
+        self.most_seen = max(self.most_seen, len(self.jobs))
         return Accepted(transfer=expect.transfer, attempt=expect.attempt)
 
 

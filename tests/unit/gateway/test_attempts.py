@@ -1,11 +1,13 @@
 """What a failure costs: another attempt with what the client has, never a token twice."""
 
+from dataclasses import replace
+
 import pytest
 from msgspec import structs
 
 from common.engine.events import PeerDown, PeerUp
-from common.errors import Overloaded, PeerError
-from common.ids import InstanceId
+from common.errors import Overloaded, PeerError, TimedOut
+from common.ids import InstanceId, TransferId
 from common.messages import (
     End,
     Expect,
@@ -390,6 +392,22 @@ def test_a_refused_request_is_taken_elsewhere_once_a_role() -> None:
     assert isinstance(bench.error, Overloaded)
     assert bench.error.retry_after_s == 2.0
     assert bench.core.idle
+
+
+def test_one_whose_answer_has_begun_is_refused_nowhere() -> None:
+    """It comes after others of its answer, and there may be no room at first."""
+    bench = Bench(options=GatewayOptions(max_requests=1))
+    bench.submit(generate("first"))
+    bench.submit(generate("other"))
+    assert isinstance(bench.error, Overloaded)
+    bench.submit(replace(generate(timeout_s=9.0), promised=True, waited_s=5.0))
+    for attempt in range(1, 4):
+        bench.hear(structs.replace(refused(attempt), transfer=TransferId("t2")))
+        opened = bench.opened
+        bench.tick(1.0)
+        assert [one[:2] for one in (*opened, *bench.opened)] == [("t2", attempt + 1)]
+    bench.tick(1.0)
+    assert isinstance(bench.error, TimedOut)
 
 
 def test_recoveries_are_offered_until_time_is_up() -> None:
