@@ -15,6 +15,15 @@ _DOWN = re.compile(r"(\]\()docs/")  # from the root into docs/
 _UP = re.compile(rf"(\]\()\.\./({'|'.join(map(re.escape, PAGES))})")  # and from there to the root
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Lists the pages that `nav` has forgotten."""
+    pages = {page.name for page in (HOME / "docs").glob("*.md")}
+    forgotten = sorted(page for page in pages if f"'{page}'" not in str(config.nav))
+    if forgotten and config.nav is not None:
+        config.nav.append({"More": forgotten})
+    return config
+
+
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Adds the pages."""
     for name in PAGES:

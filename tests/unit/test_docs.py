@@ -91,12 +91,6 @@ def test_shell_can_be_read() -> None:
         assert read.returncode == 0, f"{block}: {read.stderr}"
 
 
-def test_every_page_is_in_the_sites_list() -> None:
-    listed = re.findall(r"\S+\.md", (HOME / "mkdocs.yml").read_text().partition("\nnav:")[2])
-    for page in (HOME / "docs").glob("*.md"):
-        assert page.name in listed
-
-
 def test_the_diagrams_are_those_of_the_tables() -> None:
     script = runpy.run_path(str(HOME / "scripts" / "state_diagrams.py"))
     for path, text in script["diagrams"]().items():
