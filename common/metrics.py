@@ -5,6 +5,7 @@ HTTP: their counters travel in `Metrics` messages. Must not import what only one
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from prometheus_client import (
@@ -14,6 +15,9 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
 )
+from prometheus_client import (
+    values as prometheus_values,
+)
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -21,11 +25,15 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 from prometheus_client.exposition import generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from common.ids import InstanceId, Role
 from common.messages import Hello, Metrics, Snapshot
+
+SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Of the environment of gateways that count together: the directory of their files."""
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHORT_INSTANCE = 8
@@ -96,6 +104,15 @@ def control_counters(counts: Mapping[str, int]) -> dict[str, float]:
         name = f"control_messages_{reason.partition('_')[0]}_total"
         values[name] = values.get(name, 0) + count
     return values
+
+
+def share_values(number: int) -> None:
+    """What this process counts lies in files of that number, where its next life goes on.
+
+    Before any instrument is made, SHARED_VARIABLE being set since the process began.
+    """
+    made = prometheus_values.MultiProcessValue(lambda: number)  # pyright: ignore[reportUnknownMemberType]
+    prometheus_values.ValueClass = made
 
 
 class _Worker(NamedTuple):
@@ -186,12 +203,17 @@ class GatewayMetrics:
     take in what workers tell.
     """
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self, model_name: str, *, shared: Path | None = None) -> None:
+        """`shared`: the directory where several gateways count (see `share_values`): the page of
+        each shows the sums."""
         disable_created_metrics()  # pyright: ignore[reportUnknownMemberType] one line a series
-        self._registry = CollectorRegistry()
+        self._page = CollectorRegistry()
+        self._registry = self._page if shared is None else None  # of the instruments
+        if shared is not None:
+            MultiProcessCollector(self._page, str(shared))
         self._model = model_name
         self._workers = _WorkerCollector()
-        self._registry.register(self._workers)
+        self._page.register(self._workers)
         self.time_to_first_token_seconds = self._histogram(
             "time_to_first_token_seconds", "From arrival to the first token", _LONG_SECONDS
         )
@@ -269,7 +291,9 @@ class GatewayMetrics:
             "HTTP requests that are being answered",
             ("model_name",),
             registry=self._registry,
+            multiprocess_mode="livesum",
         ).labels(model_name)
+        self.requests_in_progress.set(0)
 
     def success(self, finished_reason: str) -> None:
         """A request was answered whole: "stop", "length" or "abort"."""
@@ -340,7 +364,7 @@ class GatewayMetrics:
 
     def render(self) -> bytes:
         """The page at `/metrics`, of `CONTENT_TYPE`."""
-        return generate_latest(self._registry)
+        return generate_latest(self._page)
 
     def _histogram(self, name: str, help_text: str, buckets: Iterable[float]) -> Histogram:
         return Histogram(

@@ -142,6 +142,7 @@ class HttpOptions(ProcessOptions, frozen=True, kw_only=True):
 
     host: Annotated[Text, Meta(description="address of the HTTP API")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="port of the HTTP API; 0: any")] = 8000
+    gateways: Annotated[int, Meta(ge=1, le=64, description="processes that share that port")] = 1
     api_key: Annotated[
         ApiKeys | None,
         Meta(description="keys, one of which requests must bear; safer in a file or the variable"),

@@ -4,37 +4,28 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import uvicorn
 import uvloop
 from msgspec.structs import replace
 
 from common.config import ServeConfig
-from common.curve import read_key
-from common.engine.links import Links
 from common.errors import SetupError
 from common.ids import InstanceId, Role
-from common.log import RequestLog, line, set_up_logging
-from common.messages import PROTOCOL, Hello, ModelIdentity, Peer
+from common.log import line, set_up_logging
+from common.messages import ModelIdentity
 from common.metrics import GatewayMetrics
-from common.rundir import host_id, make_private, remove_sockets, temporary
-from common.text.grammar import Grammars, GrammarTokenizer
-from common.text.load import load_text_model
-from common.wire import Mailbox
+from common.rundir import make_private, remove_sockets, temporary
 from launch.checks import checked, local_workers
-from launch.gateway.api.admission import Admission
-from launch.gateway.attempts import GatewayOptions
-from launch.gateway.auth import guarded
-from launch.gateway.connection import SEND_BUFFER_BYTES, Limits, connections
-from launch.gateway.engine import Engine
-from launch.gateway.http import create_app
+from launch.gateway.control import Control
+from launch.gateway.server import BACKLOG, HttpServer, bound
+from launch.gateway.traces_endpoint import traces_url
+from launch.gateways import Gateways
 from launch.notify import Notifier, has_terminal
 from launch.security import api_keys, check_control, check_tls, is_loopback, without_secrets
 from launch.supervise import CRASHES, Supervisor
@@ -42,9 +33,6 @@ from launch.supervise import CRASHES, Supervisor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-GOODBYE_MS = 100  # for the last messages to leave
-KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that none is cut under a request
-CONNECTIONS_S = 2  # for the last answers to leave
 SETTLE_S = 0.1  # for workers to say that they have joined: the address is the last line
 
 _ALL_LOCAL = (
@@ -61,11 +49,13 @@ def serve(config: ServeConfig, environ: Mapping[str, str]) -> int:
     set_up_logging(config.log_level, Role.GATEWAY, log_format=config.log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it would tell its own starts and stops
     keys = _checked_keys(config)
+    if config.otlp_traces_endpoint is not None:
+        traces_url(config.otlp_traces_endpoint)
     identity = checked(config, local_workers(config, join=""))
-    with _run_dir(config) as run_dir, _listening(config.host, config.port) as listener:
+    with _run_dir(config) as run_dir:
         local = replace(config, run_dir=str(run_dir), api_key=keys or None, api_key_file=None)
-        server = _Server(local, identity, run_dir, without_secrets(environ))
-        return uvloop.run(server.run(listener))
+        server = _Server(local, identity, without_secrets(environ))
+        return uvloop.run(server.run())
 
 
 def _checked_keys(config: ServeConfig) -> tuple[str, ...]:
@@ -78,46 +68,69 @@ def _checked_keys(config: ServeConfig) -> tuple[str, ...]:
     return keys
 
 
+class Front(Protocol):
+    """What takes clients' connections: a gateway here, or several beside this process."""
+
+    @property
+    def port(self) -> int: ...
+
+    async def serve(self) -> None:
+        """Until told to stop, and whatever was in flight has ended."""
+        ...
+
+    async def up(self, wanted: Mapping[Role, int]) -> None:
+        """Until requests are taken, for so many workers."""
+        ...
+
+    async def drain(self) -> None:
+        """Requests in flight end, well or late; then `serve` does."""
+        ...
+
+    def leave_at_once(self) -> None: ...
+
+    def worker_ended(self, worker: InstanceId, *, crashed: bool) -> None:
+        """The process is no more; `crashed`: by itself."""
+        ...
+
+
+class _Here(HttpServer):
+    """The one gateway of a server, in this process."""
+
+    def __init__(self, config: ServeConfig, control: Control, metrics: GatewayMetrics) -> None:
+        """Raises SetupError where the port is taken."""
+        super().__init__(config, control.engine, metrics)
+        self._stack = ExitStack()
+        self._listener = self._stack.enter_context(bound(config.host, config.port))
+        self._listener.listen(BACKLOG)
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    async def serve(self) -> None:
+        with self._stack:
+            await self.prepare()
+            await self.serve_at(self._listener)
+
+    def worker_ended(self, worker: InstanceId, *, crashed: bool) -> None:
+        """The launcher's engine is the gateway's: it knows."""
+
+
 class _Server:
     """The parts of one running `baton serve`."""
 
     def __init__(
-        self,
-        config: ServeConfig,
-        identity: ModelIdentity,
-        run_dir: Path,
-        environ: Mapping[str, str],
+        self, config: ServeConfig, identity: ModelIdentity, environ: Mapping[str, str]
     ) -> None:
         """`identity`: what workers must have."""
         self._config = config
-        self._run_dir = run_dir
-        self._instance = InstanceId(uuid.uuid4().hex)
-        self._request_log = RequestLog(config.request_log, self._instance, Role.GATEWAY)
-        self._mailbox = Mailbox(
-            self._instance,
-            Role.GATEWAY,
-            run_dir=run_dir,
-            listen=f"{config.control_host}:{config.control_port}",
-            curve=None if config.control_key_file is None else read_key(config.control_key_file),
-        )
-        self._metrics = GatewayMetrics(config.served_model_name or "")
-        self._links = Links(self._mailbox, self._hello(), reference=identity)
-        self._engine = Engine(
-            self._mailbox,
-            self._links,
-            GatewayOptions(
-                max_requests=config.max_waiting_requests,
-                disaggregate=config.disaggregate,
-                recovery_s=config.recovery_seconds,
-                admission=config.admission,
-            ),
-            request_log=self._request_log,
-            metrics=self._metrics,
-        )
-        self._metrics.gateway(self._instance, self._engine.counts)
+        metrics = GatewayMetrics(config.served_model_name or "")
+        instance = InstanceId(uuid.uuid4().hex)
+        self._control = Control(config, identity, instance, metrics, port=config.control_port)
+        self._engine = self._control.engine
         self._engine.on_crash = self._crashed
         self._supervisor = Supervisor(
-            local_workers(config, join=self._mailbox.endpoints[0]),
+            local_workers(config, join=self._control.mailbox.endpoints[0]),
             environ,
             on_exit=self._exited,
             on_hopeless=self._hopeless,
@@ -127,8 +140,11 @@ class _Server:
         self._engine.on_hung = self._supervisor.hung
         self._engine.troubles = self._troubles
         self._engine.history.local_workers = self._supervisor.workers
-        self._admission = Admission(config.max_waiting_requests, self._metrics)
-        self._http: uvicorn.Server | None = None
+        try:
+            self._front = self._open_front(identity, metrics, environ)
+        except BaseException:
+            self._control.mailbox.close()
+            raise
         self._notifier = Notifier(environ)
         self._has_terminal = has_terminal()
         self._draining: asyncio.Task[None] | None = None
@@ -136,22 +152,23 @@ class _Server:
         self._exit_code = 0
         self._hopeless_why: str | None = None
 
-    def _hello(self) -> Hello:
-        peer = Peer(
-            instance=self._instance,
-            role=Role.GATEWAY,
-            host=host_id(),
-            endpoints=self._mailbox.endpoints,
-        )
-        return Hello(protocol=PROTOCOL, peer=peer, model=None, limits=None, pool=None)
+    def _open_front(
+        self, identity: ModelIdentity, metrics: GatewayMetrics, environ: Mapping[str, str]
+    ) -> Front:
+        if self._config.gateways == 1:
+            return _Here(self._config, self._control, metrics)
+        gateways = Gateways(self._config, identity, self._control, environ, self._hopeless)
+        gateways.troubles = self._troubles
+        gateways.local_workers = self._supervisor.workers
+        return gateways
 
-    async def run(self, listener: socket.socket) -> int:
+    async def run(self) -> int:
         """From start to the last process gone. Raises SetupError where a worker cannot start."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._told_to_stop)
         loop.add_signal_handler(signal.SIGHUP, self._told_to_restart)
-        join, pid = self._mailbox.endpoints[-1], os.getpid()
+        join, pid = self._control.mailbox.endpoints[-1], os.getpid()
         _log.info(line("starting", model=self._config.model, join=join, pid=pid))
         config = self._config
         if config.disaggregate == "always" and config.decode.workers and not config.prefill.workers:
@@ -159,68 +176,31 @@ class _Server:
         self._engine.start()
         self._supervisor.start()
         beating = asyncio.create_task(self._notifier.beat())
+        showing = asyncio.create_task(self._show_ready())
         try:
-            await self._serve_http(listener)
+            await self._front.serve()
         finally:
             beating.cancel()
+            showing.cancel()
             self._engine.close()
             await self._supervisor.stop()
-            self._mailbox.close(linger_ms=GOODBYE_MS)
-            self._request_log.close()
+            self._control.close()
         _log.info(line("stopped"))
         if self._hopeless_why is not None:
             raise SetupError(self._hopeless_why)
         return self._exit_code
 
-    async def _serve_http(self, listener: socket.socket) -> None:
-        """Until told to stop, and whatever was in flight has ended."""
-        config = self._config
-        template = None if config.chat_template is None else Path(config.chat_template)
-        text = await asyncio.to_thread(
-            load_text_model, Path(config.model or ""), chat_template=template
-        )
-        grammars = Grammars(lambda: GrammarTokenizer(text))
-        grammars.prepare()
-        app = create_app(self._engine, text, config, self._metrics, self._admission, grammars)
-        limits = Limits(
-            slow_reader_s=config.slow_reader_seconds,
-            on_slow_reader=self._metrics.slow_readers_total.inc,
-        )
-        self._http = _QuietServer(
-            uvicorn.Config(
-                guarded(app, config, config.api_key or (), self._metrics),
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                http=connections(limits),
-                ssl_certfile=config.ssl_certfile,
-                ssl_keyfile=config.ssl_keyfile,
-                ssl_ca_certs=config.ssl_ca_certs,
-                ssl_cert_reqs=config.ssl_cert_reqs,
-                ws="none",
-                lifespan="off",
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=CONNECTIONS_S,
-            )
-        )
-        if self._admission.draining:
-            return
-        showing = asyncio.create_task(self._show_ready(listener))
-        await self._http.serve(sockets=[listener])
-        showing.cancel()
-
-    async def _show_ready(self, listener: socket.socket) -> None:
+    async def _show_ready(self) -> None:
         began = time.monotonic()
-        config = self._config
+        config, port = self._config, self._front.port
         wanted = {
             Role.PREFILL: config.prefill.workers,
             Role.DECODE: max(1, config.decode.workers),
         }
-        await self._engine.up(wanted)
+        await self._front.up(wanted)
         await asyncio.sleep(SETTLE_S)
-        host, port = listener.getsockname()[:2]
-        scheme = "http" if config.ssl_certfile is None else "https"
-        url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        url = f"{'http' if config.ssl_certfile is None else 'https'}://{host}:{port}"
         _log.info(
             line(
                 "ready",
@@ -262,35 +242,21 @@ class _Server:
         if self._draining is not None:
             self._leave_at_once()
             return
-        self._admission.draining = True
         self._notifier.stopping()
         if self._restarting is not None:
             self._restarting.cancel()
-        self._draining = asyncio.create_task(self._drain())
-
-    async def _drain(self) -> None:
-        """Requests in flight end, well or late; then HTTP ends."""
-        at_most_s = self._config.shutdown_timeout
-        n = self._admission.in_progress
-        _log.info(line("draining", in_progress=n, at_most_s=at_most_s))
-        try:
-            await asyncio.wait_for(self._admission.empty(), at_most_s)
-        except TimeoutError:
-            _log.warning(line("not_drained", in_progress=self._admission.in_progress))
-            self._engine.close()  # their clients get an error instead of the rest
-        if self._http is not None:
-            self._http.should_exit = True
+        self._draining = asyncio.create_task(self._front.drain())
 
     def _leave_at_once(self) -> None:
-        self._admission.draining = True
+        self._front.leave_at_once()
         self._engine.close()
         self._supervisor.kill()
-        if self._http is not None:
-            self._http.should_exit = self._http.force_exit = True
 
     def _exited(self, worker: InstanceId, code: int) -> None:
-        self._engine.lost(worker, crashed=code in CRASHES)
-        remove_sockets(self._run_dir, worker)
+        crashed = code in CRASHES
+        self._engine.lost(worker, crashed=crashed)
+        self._front.worker_ended(worker, crashed=crashed)
+        remove_sockets(Path(self._config.run_dir or ""), worker)
 
     def _hopeless(self, worker: str, why: str) -> None:
         _log.error(line("worker_cannot_start", worker=worker, detail=why))
@@ -299,20 +265,12 @@ class _Server:
 
     def _troubles(self, role: Role) -> tuple[str, ...]:
         """Why workers of that pool are not up: processes that ended, workers that were refused."""
-        return (*self._supervisor.troubles(role), *self._links.refusals(role))
+        return (*self._supervisor.troubles(role), *self._control.links.refusals(role))
 
     def _crashed(self, error: BaseException) -> None:
         _log.critical(line("gateway_crashed"), exc_info=error)
         self._exit_code = 1
         self._leave_at_once()
-
-
-class _QuietServer(uvicorn.Server):
-    """Signals are ours: uvicorn would take them and raise them again after its shutdown."""
-
-    @contextmanager
-    def capture_signals(self) -> "Iterator[None]":
-        yield
 
 
 @contextmanager
@@ -325,20 +283,3 @@ def _run_dir(config: ServeConfig) -> "Iterator[Path]":
         return
     with temporary() as path:
         yield path
-
-
-@contextmanager
-def _listening(host: str, port: int) -> "Iterator[socket.socket]":
-    """Bound before anything is started: a port that is taken is told at once."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise SetupError(
-                f"--host {host} --port {port}: {error.strerror}; choose another"
-            ) from error
-        listener.listen(2048)
-        yield listener

@@ -19,6 +19,7 @@ ANSWERS = {
     "--enable-auto-tool-choice": _ALWAYS,
     "--enable-reasoning": "use --reasoning-parser",
     "--scheduling-policy": "not needed: whatever has a priority is ordered by it",
+    "--api-server-count": "use --gateways",
     "--device": "use --devices",
     "--kv-transfer-config": "not needed: pages travel by --transport",
     "--disaggregation-mode": "not needed: use --prefill N and --decode M",

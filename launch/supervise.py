@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
-from common.config import WorkerConfig
 from common.ids import InstanceId, Role
 from common.log import field_of, line
+from common.values import LogLevel
 
 BACKOFF_S = 0.25  # before the first restart; doubles
 MAX_BACKOFF_S = 15.0
@@ -43,11 +44,37 @@ LEAVE_S = 10.0  # for a worker that is restarted, beyond the time that its reque
 _log = logging.getLogger(__name__)
 
 
+_MODULES = {
+    Role.PREFILL: "prefill.worker",
+    Role.DECODE: "decode.worker",
+    Role.GATEWAY: "launch.gateway.process",
+}
+
+
+class Kept(Protocol):
+    """What a process is started with: a WorkerConfig, say. Travels to it as JSON."""
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def log_level(self) -> LogLevel: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def shutdown_timeout(self) -> float: ...
+
+
 @dataclass(slots=True, eq=False)
 class _Worker:
     """One configuration: the process that lives by it, and what became of those before."""
 
-    config: WorkerConfig
+    config: Kept
     instance: InstanceId | None = None
     process: Process | None = None
     restarts: int = 0  # that nobody asked for
@@ -90,7 +117,7 @@ class Supervisor:
 
     def __init__(
         self,
-        workers: Sequence[WorkerConfig],
+        workers: Sequence[Kept],
         environ: Mapping[str, str],
         *,
         on_exit: Callable[[InstanceId, int], None],
@@ -110,13 +137,13 @@ class Supervisor:
         """Start all, in the running loop."""
         self._tasks = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
 
-    async def stop(self) -> None:
+    async def stop(self, within_s: float = KILL_AFTER_S) -> None:
         """SIGTERM to all, SIGKILL to who stays; returns when none is left."""
         self._stopping.set()
         self._signal_all(signal.SIGTERM)
         pending = {task for task in self._tasks if not task.done()}
         if pending:
-            _, pending = await asyncio.wait(pending, timeout=KILL_AFTER_S)
+            _, pending = await asyncio.wait(pending, timeout=within_s)
         self.kill()
         if pending:
             await asyncio.wait(pending)
@@ -287,7 +314,7 @@ class Supervisor:
                 sys.executable,
                 "-P",  # the folder we happen to be in must not shadow our packages
                 "-m",
-                f"{config.role}.worker",
+                _MODULES[config.role],
                 "--config-fd",
                 str(reader),
                 "--instance",

@@ -51,6 +51,10 @@ class RunningServer:
         """Ids of the processes of one pool, oldest first."""
         return [pid for pid in self.processes() if f"{role}.worker" in _command(pid)]
 
+    def gateways(self) -> list[int]:
+        """Ids of the processes that share its port, oldest first; empty: it takes connections."""
+        return [pid for pid in self.processes() if "launch.gateway.process" in _command(pid)]
+
     def wait_until_ready(self, within_s: float = START_S) -> None:
         """Until GET /ready says 200. Fails at once if the process ends."""
         deadline = time.monotonic() + within_s

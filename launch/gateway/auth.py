@@ -16,6 +16,7 @@ from common.metrics import GatewayMetrics
 from common.sections import HttpOptions
 from launch.gateway.api.errors import error_response, json_response
 from launch.gateway.api.responses import ErrorBody, ErrorDetail, encode
+from launch.gateway.places import Places, of_key
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/metrics", "/ui"})
 """Probes and monitoring ask without a key, as in vLLM. Whatever else there is, or will be, has it
@@ -32,12 +33,17 @@ _BEARER = {"www-authenticate": "Bearer"}
 
 
 def guarded(
-    app: ASGIApp, options: HttpOptions, keys: Sequence[str], metrics: GatewayMetrics
+    app: ASGIApp,
+    options: HttpOptions,
+    keys: Sequence[str],
+    metrics: GatewayMetrics,
+    places: Places | None = None,
 ) -> ASGIApp:
     """`app` for those who bear one of `keys` (none: for everybody), and for pages of the origins
-    that `options` allow."""
+    that `options` allow. `places`: where other gateways are counted, too."""
     if keys:
-        app = KeyGuard(app, keys, metrics, max_streams=options.max_streams_per_key)
+        limit = options.max_streams_per_key
+        app = KeyGuard(app, keys, metrics, max_streams=limit, places=places)
     if options.allowed_origins is not None:
         app = CORSMiddleware(
             app,
@@ -75,13 +81,14 @@ class KeyGuard:
         metrics: GatewayMetrics,
         *,
         max_streams: int | None,
+        places: Places | None = None,
     ) -> None:
         """`max_streams`: requests of one key in progress; None: any number."""
         self._app = app
         self._keys = Keys(keys)
         self._metrics = metrics
         self._max_streams = max_streams
-        self._in_progress = [0] * len(keys)
+        self._places = places or Places(len(keys))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or _is_open(scope["path"]):
@@ -93,16 +100,17 @@ class KeyGuard:
             await self._refuse_stranger(_NO_KEY if key is None else _WRONG_KEY)(
                 scope, receive, send
             )
-        elif scope["method"] != "POST":  # it costs nothing, and is answered at once
+        elif (
+            scope["method"] != "POST" or self._max_streams is None
+        ):  # it costs nothing, and is answered at once
             await self._app(scope, receive, send)
-        elif self._max_streams is not None and self._in_progress[number] >= self._max_streams:
+        elif not self._places.take(of_key(number), self._max_streams):
             await self._refuse_more(self._max_streams)(scope, receive, send)
         else:
-            self._in_progress[number] += 1
             try:
                 await self._app(scope, receive, send)
             finally:
-                self._in_progress[number] -= 1
+                self._places.give_back(of_key(number))
 
     def _refuse_stranger(self, why: str) -> Response:
         self._metrics.failure(401)

@@ -7,6 +7,7 @@ import asyncio
 
 from common.errors import Overloaded
 from common.metrics import GatewayMetrics
+from launch.gateway.places import ALL, Places
 
 DRAIN_RETRY_S = 5.0
 FULL_RETRY_S = 1.0
@@ -15,19 +16,21 @@ FULL_RETRY_S = 1.0
 class Admission:
     """Used by the event loop's thread."""
 
-    def __init__(self, limit: int, metrics: GatewayMetrics) -> None:
+    def __init__(self, limit: int, metrics: GatewayMetrics, places: Places | None = None) -> None:
+        """`places`: where other gateways are counted, too."""
         self._limit = limit
         self._metrics = metrics
+        self._places = places or Places()
         self._empty = asyncio.Event()
         self._empty.set()
-        self.in_progress = 0
+        self.in_progress = 0  # here
         self.draining = False  # True: what is here is finished, and nothing more is taken
 
     def enter(self) -> None:
         """Raises Overloaded; otherwise to be answered with `leave`."""
         if self.draining:
             raise Overloaded("the server is stopping", retry_after_s=DRAIN_RETRY_S, status=503)
-        if self.in_progress >= self._limit:
+        if not self._places.take(ALL, self._limit):
             raise Overloaded(
                 f"{self._limit} requests of {self._limit} (--max-waiting-requests) are in progress",
                 retry_after_s=FULL_RETRY_S,
@@ -35,6 +38,7 @@ class Admission:
         self._count(1)
 
     def leave(self) -> None:
+        self._places.give_back(ALL)
         self._count(-1)
 
     async def empty(self) -> None:

@@ -1,5 +1,10 @@
 """What a scraper sees: the gateway's own instruments, and what its workers told it."""
 
+from pathlib import Path
+
+import pytest
+from prometheus_client import values
+from prometheus_client.multiprocess import mark_process_dead
 from prometheus_client.parser import text_string_to_metric_families
 
 from common.ids import HostId, InstanceId, Role
@@ -13,7 +18,13 @@ from common.messages import (
     RegionKey,
     Snapshot,
 )
-from common.metrics import WORKER_COUNTERS, WORKER_GAUGES, GatewayMetrics
+from common.metrics import (
+    SHARED_VARIABLE,
+    WORKER_COUNTERS,
+    WORKER_GAUGES,
+    GatewayMetrics,
+    share_values,
+)
 
 D, G = InstanceId("d" * 32), InstanceId("9" * 32)
 SNAPSHOT = Snapshot(
@@ -129,3 +140,45 @@ def test_attempts_are_counted_by_who_computes_the_prompt_and_why() -> None:
     name = "baton:disaggregation_total"
     told = {labels: n for labels, n in scraped(metrics).items() if labels[0] == name}
     assert told == {(name, "local", "m", "cost"): 2.0, (name, "remote", "m", "cost"): 1.0}
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where several gateways count together, all of them played by this process."""
+    monkeypatch.setenv(SHARED_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(values, "ValueClass", values.ValueClass)
+    return tmp_path
+
+
+def started(number: int, shared: Path) -> GatewayMetrics:
+    """A gateway's, at the start of its life."""
+    share_values(number)
+    return GatewayMetrics("m", shared=shared)
+
+
+def test_gateways_that_share_a_page_show_their_sums_on_each(shared: Path) -> None:
+    first, second = started(0, shared), started(1, shared)
+    first.generation_tokens_total.inc(2)
+    second.generation_tokens_total.inc(3)
+    first.inter_token_latency_seconds.observe(0.01)
+    second.inter_token_latency_seconds.observe(0.03)
+    second.requests_in_progress.set(4)
+    second.metrics(Role.DECODE, D, Metrics(values=(("engine_steps_total", 7.0),)))
+    seen = scraped(second)
+    assert seen["baton:generation_tokens_total", "m"] == 5
+    assert seen["baton:inter_token_latency_seconds_count", "m"] == 2
+    assert seen["baton:inter_token_latency_seconds_sum", "m"] == pytest.approx(0.04)
+    assert seen["baton:num_requests_in_progress", "m"] == 4
+    assert seen["baton:engine_steps_total", D[:8], "decode"] == 7
+    assert scraped(first)["baton:generation_tokens_total", "m"] == 5
+
+
+def test_what_a_gateway_counted_outlives_it_and_what_it_had_does_not(shared: Path) -> None:
+    survivor, dead = started(0, shared), started(1, shared)
+    dead.generation_tokens_total.inc(3)
+    dead.requests_in_progress.set(4)
+    mark_process_dead(1, str(shared))
+    assert scraped(survivor)["baton:generation_tokens_total", "m"] == 3
+    assert scraped(survivor)["baton:num_requests_in_progress", "m"] == 0
+    started(1, shared).generation_tokens_total.inc(1)
+    assert scraped(survivor)["baton:generation_tokens_total", "m"] == 4

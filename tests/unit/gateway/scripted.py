@@ -239,6 +239,23 @@ async def serving(
             box.close()
 
 
+@asynccontextmanager
+async def waiting_worker(run_dir: Path) -> AsyncIterator[Peer]:
+    """One that joins nobody, and can be dialled."""
+    instance = InstanceId("1" * 32)
+    box = Mailbox(instance, Role.DECODE, run_dir=run_dir)
+    hello = _hello(box, instance, Role.DECODE)
+    worker = Worker(Links(box, hello), lambda _expect, _sample: ([], FinishReason.LENGTH))
+    running = asyncio.create_task(worker.run())
+    try:
+        yield hello.peer
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        box.close()
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Of what no event tells."""
     async with asyncio.timeout(5):
