@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from common.engine.events import PeerDown, PeerUp, Received
 from common.engine.reports import Peers
-from common.errors import ClientError, InvariantBroken, Overloaded, PeerError
+from common.errors import InvariantBroken, Overloaded, PeerError
 from common.ids import InstanceId, Role, TransferId
 from common.messages import (
     Accepted,
@@ -175,9 +175,7 @@ class GatewayCore:
             return
         late = transfer.late(refused)
         if refused.retry_after_s is None and late is None:
-            self._attempts.reject(
-                transfer, ClientError(f"The request does not fit: {refused.reason}.")
-            )
+            self._attempts.reject(transfer, transfer.misfit(refused, self.fleet.limits(sender)))
             return
         avoid = transfer.avoid | {sender}
         if self._requests[transfer.generate.request].promised:

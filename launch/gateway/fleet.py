@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role
-from common.messages import Hello, Snapshot
+from common.messages import Hello, Limits, Snapshot
 from common.values import Disaggregate
 from launch.gateway.prefixes import Prefixes
 from launch.gateway.router import Route, route
@@ -38,6 +38,10 @@ class Fleet:
 
     def hello(self, instance: InstanceId) -> Hello:
         return self._views[instance].hello
+
+    def limits(self, instance: InstanceId) -> Limits | None:
+        view = self._views.get(instance)
+        return None if view is None else view.hello.limits
 
     def any_hello(self) -> Hello | None:
         """Some worker's: they agree on the model and on the pages' size."""

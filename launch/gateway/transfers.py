@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from typing import NewType
 
-from common.errors import SloHopeless, SloMissed
+from common.errors import ClientError, ContextOverflow, SloHopeless, SloMissed
 from common.ids import InstanceId, PageHash, TransferId
-from common.messages import Expect, Peer, Prefill, Refused, Resume, TokenRun
+from common.messages import Expect, Limits, Peer, Prefill, Refused, Resume, TokenRun
 from common.params import FinishReason, SamplingParams
 
 RETRY_MIN_S = 1.0
@@ -27,6 +27,14 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """What a client calls what it asks for."""
+
+    prompt: str = "prompt"
+    max_tokens: str = "max_tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
     """What the HTTP side asks for: one prompt, n samples. Validated and tokenised."""
 
@@ -40,6 +48,7 @@ class Generate:
     timeout_s: float | None = None  # from its arrival to its end
     priority: int = 0  # lower ones come first
     waited_s: float = 0.0  # since its arrival, for others of its answer
+    fields: Fields = Fields()
     promised: bool = False  # its answer has begun: it is refused for no want of room or of time
 
 
@@ -168,6 +177,18 @@ class Transfer:
             return SloHopeless(ttft_s, predicted_s)
         waited_s = ttft_s - due_in_s  # before that worker was asked
         return SloMissed(ttft_s, waited_s + predicted_s, retry_after_s=retry_after_s or RETRY_MIN_S)
+
+    def misfit(self, refused: Refused, limits: Limits | None) -> ClientError:
+        """For the client, if it never fits the worker with these limits."""
+        asked, fields = self.generate, self.generate.fields
+        n_prompt, max_tokens = len(asked.prompt), asked.params.max_tokens
+        most = n_prompt + max_tokens
+        if limits is not None:  # the KV of the last token is never written
+            most = min(limits.max_model_len, limits.n_pages * limits.page_tokens + 1)
+        if n_prompt + max_tokens <= most:
+            return ClientError(f"The request does not fit: {refused.reason}.", param=fields.prompt)
+        param = fields.prompt if n_prompt >= most else fields.max_tokens
+        return ContextOverflow(n_prompt, max_tokens, most, param=param)
 
     def prefill_message(self) -> Prefill:
         """For the current route, which has a prefill worker."""

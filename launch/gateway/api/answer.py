@@ -133,6 +133,7 @@ class Answer:
             slo=prepared.slo,
             timeout_s=prepared.timeout_s,
             priority=prepared.priority,
+            fields=prepared.fields,
             waited_s=time.perf_counter() - self._began if promised else 0.0,
             promised=promised,
         )

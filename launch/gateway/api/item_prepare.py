@@ -32,6 +32,7 @@ from launch.gateway.api.requests import (
     ToolBody,
 )
 from launch.gateway.api.served import Served
+from launch.gateway.transfers import Fields
 
 Mode = Literal["none", "auto", "required"]
 _RENAMED = (  # what chats call otherwise, as their errors name it
@@ -50,7 +51,8 @@ def prepare_items(request: ItemRequest, served: Served) -> Prepared:
         prepared = prepare_chat(chat, served)
     except ClientError as error:
         raise _renamed(error) from error
-    return replace(prepared, items=request)
+    fields = Fields(prompt="input", max_tokens="max_output_tokens")
+    return replace(prepared, items=request, fields=fields)
 
 
 def as_chat(request: ItemRequest) -> ChatRequest:

@@ -35,7 +35,7 @@ from launch.gateway.api.requests import (
 from launch.gateway.api.served import Served, check_model
 from launch.gateway.api.structured import grammar_of
 from launch.gateway.reasoning.think import begins_thinking
-from launch.gateway.transfers import Slo
+from launch.gateway.transfers import Fields, Slo
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 _MAX_ID_DIGITS = 10
@@ -77,6 +77,7 @@ class Prepared:
     priority: int  # lower ones come first
     calling: Calling | None  # of tools; None: the answer is text
     thinks: bool | None  # from the first token on; None: no thoughts are told apart
+    fields: Fields
     items: ItemRequest | None = None  # that was asked, of /v1/responses
 
     @property
@@ -230,6 +231,7 @@ def _prepared(request: Sampling, served: Served, asked: _Asked) -> Prepared:
         priority=request.priority,
         calling=calling,
         thinks=None if base.grammar else asked.thinks,  # a form leaves no room for thoughts
+        fields=Fields(prompt=asked.source, max_tokens=param),
     )
 
 

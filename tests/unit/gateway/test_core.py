@@ -1,12 +1,17 @@
 """A request from the client's prompt to the workers' last word, when nothing goes wrong."""
 
+from dataclasses import replace
+
+import pytest
+
 from common.engine.events import Note, PeerDown, PeerUp
-from common.errors import ClientError, Overloaded
+from common.errors import ClientError, ContextOverflow, Overloaded
 from common.ids import Role
 from common.messages import (
     Ack,
     End,
     Heartbeat,
+    Limits,
     Listed,
     Phase,
     Resume,
@@ -15,6 +20,7 @@ from common.messages import (
 )
 from launch.gateway.acks import ACK_EVERY_S
 from launch.gateway.attempts import GatewayOptions
+from launch.gateway.transfers import Fields
 from tests.unit.gateway.builders import (
     D2,
     LENGTH,
@@ -27,6 +33,7 @@ from tests.unit.gateway.builders import (
     accepted,
     generate,
     hello,
+    limits,
     listing,
     peer,
     refused,
@@ -244,8 +251,35 @@ def test_what_never_fits_is_the_clients_fault() -> None:
     bench.submit()
     bench.hear(refused(retry_after_s=None))
     assert isinstance(bench.error, ClientError)
+    assert str(bench.error) == "The request does not fit: full."
+    assert bench.error.param == "prompt"
     assert len(bench.said(End, P)) == 1
     assert bench.core.idle
+
+
+@pytest.mark.parametrize(
+    ("bounds", "most", "param"),
+    [
+        (limits(max_model_len=14), 14, "max_completion_tokens"),
+        (limits(max_model_len=10), 10, "messages"),
+        (limits(n_pages=3), 13, "max_completion_tokens"),  # KV of 12, and one more
+        (limits(n_pages=2), 9, "messages"),
+    ],
+)
+def test_it_is_told_which_field_its_value_and_the_limit(
+    bounds: Limits, most: int, param: str
+) -> None:
+    bench = Bench(alone=True)
+    for worker in (P, D):
+        bench.up(worker, bounds)
+    asked = generate(n_prompt=10, max_tokens=5)
+    fields = Fields(prompt="messages", max_tokens="max_completion_tokens")
+    bench.submit(replace(asked, fields=fields))
+    bench.hear(refused(retry_after_s=None))
+    assert isinstance(bench.error, ContextOverflow)
+    assert bench.error.param == param
+    for value in (f"{most} tokens", "10 tokens of prompt", "5 of output"):
+        assert value in str(bench.error)
 
 
 # --- digests and snapshots -------------------------------------------------------------------

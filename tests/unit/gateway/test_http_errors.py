@@ -218,7 +218,15 @@ def test_a_worker_refuses(smollm2: TextModel) -> None:
             transfer=name, attempt=0, reason="9 pages of 8", retry_after_s=None
         )
         response = await served.post("/v1/completions", prompt="a", stream=True)
-        assert error(response, 400)["message"] == "The request does not fit: 9 pages of 8."
+        said = error(response, 400)
+        assert said["message"] == "The request does not fit: 9 pages of 8."
+        assert said["param"] == "prompt"
+        response = await served.post(
+            "/v1/chat/completions", messages=[{"role": "user", "content": "a"}]
+        )
+        assert error(response, 400)["param"] == "messages"
+        response = await served.post("/v1/responses", input="a")
+        assert error(response, 400)["param"] == "input"
 
     run(smollm2, test)
 

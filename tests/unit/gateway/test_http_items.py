@@ -271,7 +271,7 @@ def test_an_answer_that_breaks_is_told_to_have_failed(text: TextModel) -> None:
         served.worker.silent = True
         asked = asyncio.create_task(streamed(served))
         streams = served.engine._streams
-        await until(lambda: any(stream._admitted for stream in streams.values()))
+        await until(lambda: any(stream.is_admitted for stream in streams.values()))
         served.engine.close()
         events = await asked
         assert steps(events) == ["created", "in_progress", "error", "failed"]

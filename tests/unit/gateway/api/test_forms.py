@@ -16,7 +16,7 @@ from launch.gateway.api.chat_form import ChatForm
 from launch.gateway.api.completion_form import CompletionForm
 from launch.gateway.api.forms import Gathered, chosen
 from launch.gateway.api.prepare import Prepared, Prompt
-from launch.gateway.transfers import Slo
+from launch.gateway.transfers import Fields, Slo
 
 PARIS, THE, OF, HALF = 7042, 504, 282, 10813  # " Paris", "The", " of", two bytes of an emoji
 USAGE = Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=4)
@@ -59,6 +59,7 @@ def prepared(
         priority=0,
         calling=None,
         thinks=None,
+        fields=Fields(),
     )
 
 
