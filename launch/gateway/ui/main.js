@@ -6,7 +6,7 @@ import { clock } from "./format.js";
 import { showPath } from "./playground.js";
 import { showPlots } from "./plots.js";
 import { showRequests } from "./requests.js";
-import { ask, setKey } from "./server.js";
+import { ask, hasKey, setKey } from "./server.js";
 import { showWorkers } from "./workers.js";
 
 const EVERY_MS = 1000;
@@ -56,7 +56,7 @@ function tell(text) {
 
 function askForKey() {
   showState("waiting", "key needed");
-  tell("");
+  tell(hasKey() ? "That key is none of this server's." : "");
   $("#key").hidden = false;
   $("#key-value").focus();
 }

@@ -9,6 +9,7 @@ export class Refused extends Error {
   }
 }
 
+export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 export const setKey = (key) => sessionStorage.setItem(KEY, key);
 
 /** A response that is well, of a path beside this page's folder. Raises Refused, or a TypeError. */
