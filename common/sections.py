@@ -179,6 +179,10 @@ class HttpOptions(ProcessOptions, frozen=True, kw_only=True):
         Meta(ge=1, le=86400, description="a client that takes nothing for so long is cut off"),
     ] = 60.0
 
+    otlp_traces_endpoint: Annotated[
+        Text | None,
+        Meta(description="URL of a collector of OpenTelemetry traces, by OTLP over HTTP [none]"),
+    ] = None
     enable_log_requests: Annotated[
         bool, Meta(description="log each request's prompt and parameters; else no text of a client")
     ] = False

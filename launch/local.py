@@ -24,6 +24,7 @@ from common.rundir import make_private, remove_sockets, temporary
 from launch.checks import checked, local_workers
 from launch.gateway.control import Control
 from launch.gateway.server import BACKLOG, HttpServer, bound
+from launch.gateway.traces_endpoint import traces_url
 from launch.gateways import Gateways
 from launch.notify import Notifier, has_terminal
 from launch.security import api_keys, check_control, check_tls, is_loopback, without_secrets
@@ -48,6 +49,8 @@ def serve(config: ServeConfig, environ: Mapping[str, str]) -> int:
     set_up_logging(config.log_level, Role.GATEWAY, log_format=config.log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it would tell its own starts and stops
     keys = _checked_keys(config)
+    if config.otlp_traces_endpoint is not None:
+        traces_url(config.otlp_traces_endpoint)
     identity = checked(config, local_workers(config, join=""))
     with _run_dir(config) as run_dir:
         local = replace(config, run_dir=str(run_dir), api_key=keys or None, api_key_file=None)

@@ -200,7 +200,8 @@ class Attempts:
         transfer.prefill_over = False
         transfer.phase = Phase.SENT
         self._fleet.assign(transfer)
-        self._out.note(transfer, "routed", _told(chosen))
+        told = {"request": transfer.generate.request, **_told(chosen)}
+        self._out.note(transfer, "routed", told)
         for worker in transfer.workers:
             self._at.setdefault(worker, {})[transfer.transfer] = transfer
         self.offer(transfer, transfer.workers)

@@ -47,6 +47,7 @@ from launch.gateway.fleet import Fleet
 from launch.gateway.health import is_hung
 from launch.gateway.history import History
 from launch.gateway.transfers import Generate, RequestId
+from launch.gateway.watchers import Watchers
 
 MAX_UNREAD_TOKENS = 65_536
 """Of a prompt's answers, alternatives to tokens included: what waits for a slow reader."""
@@ -150,6 +151,7 @@ class Engine:
         self._request_log = request_log
         self._metrics = metrics
         self.history = History(metrics.totals)
+        self.watchers = Watchers(self.history)
         self._streams: dict[RequestId, Stream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -178,7 +180,7 @@ class Engine:
         stream = self._streams[generate.request] = Stream(self, generate.request, arrived)
         if self._closed:
             stream.feed(self._closing(generate.request))
-        self.history.submitted(generate)
+        self.watchers.submitted(generate)
         self.post(Submit(replace(generate, hashes=self._hashes(generate))))
         return stream
 
@@ -320,7 +322,7 @@ class Engine:
                 self._act(action, now)
             for event in heard:
                 self._record(event)
-                self.history.heard(event)
+                self.watchers.heard(event)
         if heard:  # there may be more, and sends may have used up the socket's edge
             self._schedule()
         else:
@@ -377,7 +379,7 @@ class Engine:
                     self._metrics.attempt()
             case Note():
                 self._request_log.write(action.name, action.transfer, action.attempt, action.fields)
-                self.history.note(action)
+                self.watchers.note(action)
                 if action.name == "routed":
                     fields = action.fields
                     self._metrics.routed(str(fields["decision"]), str(fields["reason"]))

@@ -66,6 +66,7 @@ from launch.gateway.api.text_requests import DetokenizeRequest, TokenizeRequest
 from launch.gateway.api.tokenizing import detokenized, tokenized
 from launch.gateway.engine import Engine
 from launch.gateway.summary import Server
+from launch.gateway.traces_endpoint import trace
 from launch.gateway.transfers import Slo
 from launch.gateway.watching import VERSIONS, watching_routes
 
@@ -109,6 +110,8 @@ def create_app(
             Exception: api.bug,
         },
     )
+    if config.otlp_traces_endpoint is not None:
+        trace(app, engine.watchers, endpoint=config.otlp_traces_endpoint, model=api.limits().model)
     app.router.redirect_slashes = False  # to where the client's own Host header says
     return app
 

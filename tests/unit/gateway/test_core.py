@@ -52,9 +52,10 @@ def test_a_prompt_is_sent_to_both_sides_at_once() -> None:
     assert (prefill.samples, prefill.decode) == (samples, D)
     assert (expect.transfer, expect.attempt, expect.prompt) == (T, 1, (1, 2, 3))
     assert (expect.samples, expect.prefill) == (samples, peer(P))
+    route = {"decision": "remote", "reason": "flag"}
     assert bench.did(Note) == [
         Note(T, 0, "received", {"request": R}),
-        Note(T, 1, "routed", {"decision": "remote", "reason": "flag", "prefill": P, "decode": D}),
+        Note(T, 1, "routed", {"request": R, **route, "prefill": P, "decode": D}),
     ]
 
 

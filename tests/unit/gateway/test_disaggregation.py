@@ -20,6 +20,7 @@ from tests.unit.gateway.builders import (
     Bench,
     D,
     P,
+    R,
     T,
     accepted,
     failed,
@@ -300,7 +301,7 @@ def test_a_local_prompt_is_expected_from_nobody_and_counted_where_it_is_computed
     bench.submit()
     assert bench.opened == [("t1", 1, None, D)]
     assert bench.said(Prefill) == []
-    why = {"decision": "local", "reason": "cost"}
+    why = {"request": R, "decision": "local", "reason": "cost"}
     assert bench.did(Note)[-1] == Note(T, 1, "routed", {**why, "decode": D})
     bench.hear(accepted())
     assert bench.is_admitted
