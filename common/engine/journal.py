@@ -14,8 +14,8 @@ from common.ids import TransferId
 from common.kv.pages import PagePool
 from common.log import RequestLog
 from common.messages import Marks, Metrics
-from common.metrics import control_counters
 from common.moments import Mark, Moment
+from common.worker_metrics import Tally, control_counters
 
 _PAGE_BYTES = resource.getpagesize()
 _STATM = Path("/proc/self/statm")
@@ -30,7 +30,7 @@ _SPANS = {
     "request_prefill_time_seconds": ("context_begin", "context_end"),
     "request_handoff_time_seconds": ("migration_begin", "migration_end"),
 }
-"""Summary -> the notes of one attempt that it is from and to."""
+"""Histogram -> the notes of one attempt that it is from and to."""
 _MOMENTS = {moment.value: moment for moment in Moment}
 _LAST = ("context_end", "migration_end", "decoding_end", "failed", "aborted")
 _MOST_OPEN = 4096  # attempts whose notes are remembered: of some there will be no more
@@ -54,9 +54,8 @@ class Journal:
         self._clock = clock
         self._noted: OrderedDict[tuple[TransferId, int], dict[str, float]] = OrderedDict()
         self._marks: deque[tuple[float, TransferId, int, Moment]] = deque(maxlen=_MOST_MARKS)
-        self._spans = dict.fromkeys(
-            (f"{name}_{part}" for name in _SPANS for part in ("sum", "count")), 0.0
-        )
+        self._spans = {name: Tally(name) for name in _SPANS}
+        self._iterations = Tally("iteration_tokens_total")
 
     def note(self, note: Note) -> None:
         """One line of the request log, and what is counted of it."""
@@ -76,8 +75,7 @@ class Journal:
         noted = self._noted.setdefault(key, {})
         for name, (begin, end) in _SPANS.items():
             if note.name == end and begin in noted:
-                self._spans[f"{name}_sum"] += now - noted.pop(begin)
-                self._spans[f"{name}_count"] += 1
+                self._spans[name].observe(now - noted.pop(begin))
         noted[note.name] = now
         if note.name in _LAST:
             del self._noted[key]
@@ -91,6 +89,7 @@ class Journal:
             return
         self._counters["engine_steps_total"] += 1
         self._counters["engine_step_tokens_total"] += n_rows
+        self._iterations.observe(n_rows)
         self._seconds += final.result.seconds
 
     def marks(self) -> Marks | None:
@@ -106,13 +105,15 @@ class Journal:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         values: dict[str, float] = {
             **self._counters,
-            **self._spans,
+            **self._iterations.values(),
             **pulls,
             "engine_step_seconds_total": self._seconds,
             "request_log_lines_lost_total": self._request_log.lost_lines,
             "process_cpu_seconds_total": usage.ru_utime + usage.ru_stime,
             "process_resident_memory_bytes": int(_STATM.read_text().split()[1]) * _PAGE_BYTES,
         }
+        for spans in self._spans.values():
+            values |= spans.values()
         if self._host is not None:
             values["kv_host_held_pages"] = self._host.n_held
         values.update(control_counters(messages))

@@ -13,8 +13,9 @@ from itertools import islice, takewhile
 from common.engine.events import Event, Note, PeerDown, PeerUp, Received
 from common.ids import InstanceId, TransferId
 from common.messages import Heartbeat, Hello, Marks, Metrics, Progress, Snapshot
-from common.metrics import SHORT_INSTANCE, Totals
+from common.metrics import Totals
 from common.moments import Moment
+from common.worker_metrics import SHORT_INSTANCE
 from launch.gateway.events import Admitted, Rejected
 from launch.gateway.figures import percentiles
 from launch.gateway.status import Load, Point

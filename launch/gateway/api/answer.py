@@ -222,7 +222,7 @@ class Answer:
             if not run.echoed:
                 run.echoed = True
                 self.usage.cached_tokens += delta.cached_tokens or 0
-                self.metrics.cached_prompt_tokens_total.inc(delta.cached_tokens or 0)
+                self._count_prompt(run.prompt, delta.cached_tokens or 0)
                 if self.prepared.echo:
                     pieces += self._echo(run, delta)
                 if self.prepared.prompt_logprobs is not None:
@@ -234,6 +234,8 @@ class Answer:
                 pieces.append(self._extend(run, choice, delta))
         if run.over:
             run.stream.quit()
+            longest = max(choice.text.n_tokens for choice in run.choices)
+            self.metrics.request_max_num_generation_tokens.observe(longest)
         return pieces
 
     def _echo(self, run: _Run, delta: Delta) -> list[Piece]:
@@ -307,6 +309,11 @@ class Answer:
         self.metrics.request_prompt_tokens.observe(len(prompt.ids))
         self.metrics.request_params_max_tokens.observe(prompt.params.max_tokens)
         self.metrics.request_params_n.observe(self.prepared.n_told)
+
+    def _count_prompt(self, prompt: Prompt, cached_tokens: int) -> None:
+        self.metrics.prompt_tokens_cached_total.inc(cached_tokens)
+        n_computed = len(prompt.ids) - cached_tokens
+        self.metrics.request_prefill_kv_computed_tokens.observe(n_computed)
 
     def _time(self, choice: _Choice, now: float) -> None:
         if choice.first_at is None:

@@ -20,11 +20,10 @@ from common.messages import (
 )
 from common.metrics import (
     SHARED_VARIABLE,
-    WORKER_COUNTERS,
-    WORKER_GAUGES,
     GatewayMetrics,
     share_values,
 )
+from common.worker_metrics import WORKER_COUNTERS, WORKER_GAUGES
 
 D, G = InstanceId("d" * 32), InstanceId("9" * 32)
 SNAPSHOT = Snapshot(
@@ -96,15 +95,15 @@ def test_workers_are_told_apart_and_forgotten() -> None:
     metrics.snapshot(Role.DECODE, D, SNAPSHOT)
     metrics.joined(HELLO)
     seen = scraped(metrics)
-    assert seen["baton:kv_pulls_total", "d" * 8, "decode"] == 3
-    assert seen["baton:process_resident_memory_bytes", "d" * 8, "decode"] == 2
-    assert seen["baton:request_queue_time_seconds_sum", "d" * 8, "decode"] == 1.5
-    assert seen["baton:request_queue_time_seconds_count", "d" * 8, "decode"] == 3
-    assert seen["baton:request_prefill_time_seconds_count", "d" * 8, "decode"] == 0
-    assert seen["baton:num_requests_running", "d" * 8, "decode"] == 3
-    assert seen["baton:num_requests_waiting", "d" * 8, "decode"] == 2
-    assert seen["baton:kv_cache_usage_perc", "d" * 8, "decode"] == 0.6
-    config = ("4096", "16", "bfloat16", "d" * 8, "512", "64", "10", "decode")
+    assert seen["baton:kv_pulls_total", "d" * 8, "m", "decode"] == 3
+    assert seen["baton:process_resident_memory_bytes", "d" * 8, "m", "decode"] == 2
+    assert seen["baton:request_queue_time_seconds_sum", "d" * 8, "m", "decode"] == 1.5
+    assert seen["baton:request_queue_time_seconds_count", "d" * 8, "m", "decode"] == 3
+    assert seen["baton:request_prefill_time_seconds_count", "d" * 8, "m", "decode"] == 0
+    assert seen["baton:num_requests_running", "d" * 8, "m", "decode"] == 3
+    assert seen["baton:num_requests_waiting", "d" * 8, "m", "decode"] == 2
+    assert seen["baton:kv_cache_usage_perc", "d" * 8, "m", "decode"] == 0.6
+    config = ("4096", "16", "bfloat16", "d" * 8, "512", "64", "m", "10", "decode")
     assert seen["baton:cache_config_info", *config] == 1
     assert not [key for key in seen if "unheard" in key[0]]
     metrics.forget(D)
@@ -117,13 +116,13 @@ def test_the_gateway_counts_its_control_messages_beside_its_workers() -> None:
     metrics.gateway(G, lambda: counts)
     metrics.metrics(Role.DECODE, D, Metrics(values=(("control_messages_dropped_total", 5.0),)))
     seen = scraped(metrics)
-    assert seen["baton:control_messages_dropped_total", "9" * 8, "gateway"] == 3
-    assert seen["baton:control_messages_stale_total", "9" * 8, "gateway"] == 4
-    assert seen["baton:control_messages_unsent_total", "9" * 8, "gateway"] == 0
-    assert seen["baton:control_messages_dropped_total", "d" * 8, "decode"] == 5
-    assert ("baton:engine_steps_total", "9" * 8, "gateway") not in seen
+    assert seen["baton:control_messages_dropped_total", "9" * 8, "m", "gateway"] == 3
+    assert seen["baton:control_messages_stale_total", "9" * 8, "m", "gateway"] == 4
+    assert seen["baton:control_messages_unsent_total", "9" * 8, "m", "gateway"] == 0
+    assert seen["baton:control_messages_dropped_total", "d" * 8, "m", "decode"] == 5
+    assert ("baton:engine_steps_total", "9" * 8, "m", "gateway") not in seen
     counts["dropped_malformed"] += 1
-    assert scraped(metrics)["baton:control_messages_dropped_total", "9" * 8, "gateway"] == 4
+    assert scraped(metrics)["baton:control_messages_dropped_total", "9" * 8, "m", "gateway"] == 4
 
 
 def test_every_name_ends_in_its_unit() -> None:
@@ -169,7 +168,7 @@ def test_gateways_that_share_a_page_show_their_sums_on_each(shared: Path) -> Non
     assert seen["baton:inter_token_latency_seconds_count", "m"] == 2
     assert seen["baton:inter_token_latency_seconds_sum", "m"] == pytest.approx(0.04)
     assert seen["baton:num_requests_in_progress", "m"] == 4
-    assert seen["baton:engine_steps_total", D[:8], "decode"] == 7
+    assert seen["baton:engine_steps_total", D[:8], "m", "decode"] == 7
     assert scraped(first)["baton:generation_tokens_total", "m"] == 5
 
 

@@ -157,7 +157,9 @@ def test_metrics_of_a_request(smollm2: TextModel) -> None:
         assert samples["baton:request_success_total", "length", "tiny"] == 3
         assert samples["baton:request_failure_total", "400", "tiny"] == 1
         assert samples["baton:prompt_tokens_total", "tiny"] == 3
-        assert samples["baton:cached_prompt_tokens_total", "tiny"] == 6
+        assert samples["baton:prompt_tokens_cached_total", "tiny"] == 6
+        assert samples["baton:request_prefill_kv_computed_tokens_count", "tiny"] == 2
+        assert samples["baton:request_max_num_generation_tokens_sum", "tiny"] == 6
         assert samples["baton:generation_tokens_total", "tiny"] == 9
         assert samples["baton:time_to_first_token_seconds_count", "tiny"] == 3
         assert samples["baton:inter_token_latency_seconds_count", "tiny"] == 6
