@@ -1,4 +1,4 @@
-"""How people write numbers of bytes and lists of CPUs. Must not know what they are for."""
+"""How people write numbers of bytes, lists of CPUs and devices. Must not know what they are for."""
 
 import re
 from collections.abc import Iterable
@@ -35,6 +35,12 @@ def parse_cpus(text: str) -> tuple[int, ...]:
             raise ValueError(f"the range {part} of CPUs runs backwards")
         cpus.update(numbers)
     return tuple(sorted(cpus))
+
+
+def cuda_number(device: str) -> int | None:
+    """Of "cuda:1" 1, of "cuda" 0; None: it is no CUDA device."""
+    kind, _, number = device.partition(":")
+    return int(number or 0) if kind == "cuda" else None
 
 
 def spell_cpus(cpus: Iterable[int]) -> str:

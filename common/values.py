@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
-TransportName = Literal["auto", "shm", "tcp"]
+TransportName = Literal["auto", "shm", "tcp", "cuda_ipc"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 Quantization = Literal["none", "int8", "gguf"]
@@ -46,7 +46,7 @@ CpuList = Annotated[
 DeviceList = Annotated[
     str,
     Meta(
-        pattern=r"^(auto|cpu|cuda(:\d+)?)(,cuda:\d+)*$",
-        description="auto or cpu (there is no path for GPUs yet)",
+        pattern=r"^(auto|cpu|interpreter|cuda(:\d+)?)(,cuda:\d+)*$",
+        description="auto or cpu, or GPUs such as cuda:0,cuda:1",
     ),
 ]

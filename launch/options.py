@@ -107,13 +107,6 @@ def _cpu_list(text: str) -> str:
     return text
 
 
-def _device_list(text: str) -> str:
-    """The notation has places for GPUs; nothing here computes on one yet."""
-    if "cuda" in text:
-        raise ValueError(text)
-    return text
-
-
 def _texts(text: str) -> tuple[str, ...]:
     """Of "a,b", or a JSON list, as vLLM takes it. Raises ValueError."""
     if text.startswith("["):
@@ -126,7 +119,6 @@ _PARSERS: dict[str, Callable[[str], Value]] = {
     "kv_cache_memory_bytes": parse_bytes,
     "kv_host_memory_bytes": parse_bytes,
     "cpus": _cpu_list,
-    "devices": _device_list,
 }
 
 

@@ -24,7 +24,7 @@ from common.errors import InvariantBroken, PeerError, SetupError
 from common.huge_pages import allocate, map_file, populate
 from transfer.api import PageArray
 from transfer.cuda_device import CudaDevice, CudaStream
-from transfer.memory import SEALS, Fence
+from transfer.memory import SEALS, Fence, in_memory
 
 _ALIGN_BYTES = 4096
 _CARD_BYTES = 4096
@@ -178,8 +178,13 @@ class DevicePages:
         self._pages = DeviceArray(0, (0, 0), self._stream)
 
 
+def address_of(pages: PageArray) -> int:
+    """Of the first page, in this process."""
+    return pages.address if isinstance(pages, DeviceArray) else in_memory(pages).ctypes.data
+
+
 class DeviceReader:
-    """Copies out of a region on a device. One a thread."""
+    """Copies out of a region on a device, or into one. One a thread."""
 
     lifeline: int | None = None  # see `transfer.backends.mapped_mover.PeerMemory`
 
@@ -190,9 +195,7 @@ class DeviceReader:
 
     def copy(self, into: PageArray, runs: list[tuple[int, int, int]]) -> None:
         """Byte runs (offset there, offset here, bytes). On return they are here, unvalidated."""
-        if not isinstance(into, DeviceArray):
-            raise InvariantBroken("pages in memory, where a device copies")
-        target, source = into.address, self._address
+        target, source = address_of(into), self._address
         self._stream.copy((target + here, source + there, n) for there, here, n in runs)
         self._stream.finish()
 

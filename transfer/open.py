@@ -13,7 +13,7 @@ from transfer.cuda_device import CudaDevice
 from transfer.tickets import Tickets
 from transfer.transport import Backend, PageTransport
 
-Name = Literal["auto", "shm", "tcp", "cuda"]
+Name = Literal["auto", "shm", "tcp", "cuda_ipc"]
 
 
 def open_transport(  # noqa: PLR0913 - a process's whole place in the world, named one by one
@@ -47,7 +47,7 @@ def open_transport(  # noqa: PLR0913 - a process's whole place in the world, nam
     match name:
         case "auto":
             ways = (shm if device is None else cuda, tcp)  # nearest first
-        case "cuda":
+        case "cuda_ipc":
             ways = (cuda,)
         case "shm":
             ways = (shm,)

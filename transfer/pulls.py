@@ -4,6 +4,7 @@ peers' memory kept at hand.
 Must not choose what is pulled, or when.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,12 @@ from common.curve import CurveKey
 from common.engine.events import Event, PeerDown, PeerUp, Pull, Spill, TicketFinal
 from common.errors import InvariantBroken
 from common.ids import InstanceId, TicketId
+from common.log import line
 from common.messages import RegionKey
 from common.rundir import host_id
 from transfer.api import Copy, Region, Status, Ticket
 from transfer.open import Name, open_transport
+from transfer.pool import device_of
 from transfer.tiers.host import HostTier
 from transfer.transport import PageTransport
 
@@ -27,6 +30,8 @@ _TIER_COUNTERS = (
     "kv_restore_bytes_total",
     "kv_host_pull_failures_total",
 )
+
+_log = logging.getLogger(__name__)
 
 
 def open_pulls(  # noqa: PLR0913  a worker's memory and its place in the world, named one by one
@@ -51,6 +56,7 @@ def open_pulls(  # noqa: PLR0913  a worker's memory and its place in the world, 
         listen_host=listen_host,
         wake=wake,
         curve=curve,
+        device=device_of(pool),
     )
     if host_memory is None:
         return Pulls(transport, pool)
@@ -153,6 +159,10 @@ class Pulls:
             case PeerUp(hello) if hello.pool is not None:
                 self._dead.pop(hello.peer.instance, None)
                 self._transport.connect(hello.pool)
+                way, why = self._transport.way(hello.pool)
+                _log.info(
+                    line("pages_come_by", way=way, peer=hello.peer.instance, not_by=why or None)
+                )
             case PeerDown(instance):
                 self._dead[instance] = now + FORGET_AFTER_S
             case _:

@@ -104,8 +104,7 @@ class PageTransport:
         if fault:
             self._tickets.fail(pull, Reason.INVALID, fault)
         elif backend is None:
-            ways = (f"{backend.name}: {backend.obstacle(remote)}" for backend in self._backends)
-            self._tickets.fail(pull, Reason.UNREACHABLE, "; ".join(ways))
+            self._tickets.fail(pull, Reason.UNREACHABLE, self.way(remote)[1])
         else:
             backend.start(pull)
         return pull.ticket
@@ -134,6 +133,16 @@ class PageTransport:
         backend = self._backend(remote)
         if backend is not None:
             backend.connect(remote)
+
+    def way(self, remote: RegionKey) -> tuple[str, str]:
+        """The way that pulls from there take ("": none), and why no nearer one does, for people."""
+        why: list[str] = []
+        for backend in self._backends:
+            obstacle = backend.obstacle(remote)
+            if not obstacle:
+                return backend.name, "; ".join(why)
+            why.append(f"{backend.name}: {obstacle}")
+        return "", "; ".join(why)
 
     def forget(self, owner: InstanceId) -> None:
         """Give back what is kept for that instance's regions, pulls in flight first. Call it when

@@ -11,8 +11,10 @@ import pytest
 
 from common.ids import HostId, InstanceId, PageId
 from common.rundir import host_id
+from tests.conformance.fake_cuda import Gpu
 from tests.conformance.transports_reader import PAGE_BYTES, SMALL_PAGE_BYTES, Name, Reader
 from transfer.api import Copy, Status, Ticket
+from transfer.cuda_memory import DevicePages
 from transfer.memory import Fence, SharedPages
 from transfer.open import open_transport
 from transfer.tiers.host import HostPages, HostTier
@@ -90,3 +92,32 @@ def test_pages_that_are_reused_under_a_spill_are_never_taken_for_the_announced_o
         tier.close()
         pool.close()
         memory.close()
+
+
+def test_pages_of_a_device_go_to_host_memory_and_back() -> None:
+    cuda, device = Gpu().open()
+    pool, memory = DevicePages(device, 4, SMALL_PAGE_BYTES), HostPages(4, SMALL_PAGE_BYTES)
+    woken = threading.Event()
+    tier = HostTier(pool, memory, instance=InstanceId("tier"), host=HostId("h"), wake=woken.set)
+    content = np.random.default_rng(3).integers(0, 256, pool.pages.shape, np.uint8)
+    for page in range(4):
+        pool.pages[page] = content[page]
+    pool.generations[:], memory.generations[:] = 5, 6
+
+    def final(ticket: Ticket) -> Status:
+        while (status := tier.transport.poll(ticket)) is Status.PENDING:
+            assert woken.wait(10)
+            woken.clear()
+        return status
+
+    spilled = tuple(Copy(PageId(page), 5, PageId(to)) for page, to in ((1, 3), (3, 0)))
+    assert final(tier.spill(spilled)) is Status.DONE
+    assert (memory.pages[[3, 0]] == content[[1, 3]]).all()
+    back = tuple(Copy(PageId(page), 6, PageId(to)) for page, to in ((3, 0), (0, 2)))
+    assert final(tier.restore(back)) is Status.DONE
+    assert (cuda.look(pool.pages.address, pool.pages.shape) == content[[1, 1, 3, 3]]).all()
+    stale = (Copy(PageId(1), 4, PageId(1)),)
+    assert final(tier.spill(stale)) is Status.FAILED
+    tier.close()
+    pool.close()
+    cuda.end_process()

@@ -27,8 +27,13 @@ from tests.conformance.transports_reader import (
 from transfer.api import Copy, Status
 from transfer.tickets import Reason
 
-NAMES: tuple[Name, ...] = ("shm", "tcp", "auto", "cuda")
-SOCKET_FILES = {"shm": ["0wner.pages"], "tcp": [], "auto": ["0wner.pages"], "cuda": ["0wner.cuda"]}
+NAMES: tuple[Name, ...] = ("shm", "tcp", "auto", "cuda_ipc")
+SOCKET_FILES = {
+    "shm": ["0wner.pages"],
+    "tcp": [],
+    "auto": ["0wner.pages"],
+    "cuda_ipc": ["0wner.cuda"],
+}
 
 
 @pytest.fixture(params=NAMES, scope="module")
@@ -185,7 +190,7 @@ def test_an_owner_killed_after_connecting(name: Name, tmp_path: Path) -> None:
         copies = copies_of(owner.do("write", range(64)), range(64))
         reader.connect(owner.key)
         owner.kill()
-        if name in ("tcp", "cuda"):
+        if name in ("tcp", "cuda_ipc"):
             assert reader.pull(owner.key, copies)[0] is Status.FAILED
         else:
             assert reader.pull(owner.key, copies) == (Status.DONE, "")

@@ -55,7 +55,7 @@ def fake_of(reader: Reader) -> FakeCuda:
 
 
 def only_by_cuda(key: RegionKey) -> RegionKey:
-    return msgspec.structs.replace(key, doors={"cuda": key.doors["cuda"]})
+    return msgspec.structs.replace(key, doors={"cuda_ipc": key.doors["cuda_ipc"]})
 
 
 # --- which way -----------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def test_a_device_that_cannot_be_read_is_gone_round(reader_gpu: Gpu, tmp_path: P
         status, why = reader.pull(only_by_cuda(owner.key), copies)
         assert status is Status.FAILED
         assert why == (
-            f"unreachable: cuda: device {TWO[1]} cannot be read from {TWO[0]}; "
+            f"unreachable: cuda_ipc: device {TWO[1]} cannot be read from {TWO[0]}; "
             "tcp: its pages are not offered so"
         )
 
@@ -101,7 +101,7 @@ def test_another_host_is_another_way(tmp_path: Path) -> None:
         assert reader.holds(copies)
         assert fake_of(reader).n_opened == 0
         _, why = reader.pull(only_by_cuda(elsewhere), copies)
-        assert why.startswith("unreachable: cuda: another host")
+        assert why.startswith("unreachable: cuda_ipc: another host")
 
 
 def test_where_cuda_opens_nothing_pages_go_another_way_from_then_on(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_gpu_and_a_cpu_exchange_pages(
 
 
 def test_a_handle_that_opens_other_memory_is_refused(tmp_path: Path) -> None:
-    with OwnerProcess("cuda", tmp_path) as owner, Reader("cuda", tmp_path) as reader:
+    with OwnerProcess("cuda_ipc", tmp_path) as owner, Reader("cuda_ipc", tmp_path) as reader:
         fake_of(reader).opens_other = True
         copies = copies_of(owner.do("write", range(64)), range(64))
         status, why = reader.pull(owner.key, copies)
@@ -155,7 +155,7 @@ def test_a_handle_that_opens_other_memory_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_dead_owner_s_memory_is_closed_at_once(tmp_path: Path) -> None:
-    with OwnerProcess("cuda", tmp_path) as owner, Reader("cuda", tmp_path) as reader:
+    with OwnerProcess("cuda_ipc", tmp_path) as owner, Reader("cuda_ipc", tmp_path) as reader:
         copies = copies_of(owner.do("write", range(64)), range(64))
         fds = n_fds()
         reader.connect(owner.key)
@@ -174,8 +174,8 @@ def test_what_is_copied_as_its_owner_dies_does_not_count(tmp_path: Path) -> None
     failed = 0
     for delay_s in (0.0005, 0.001, 0.002, 0.004, 0.008):
         with (
-            OwnerProcess("cuda", tmp_path) as owner,
-            Reader("cuda", tmp_path, timeout_s=TIMEOUT_S) as reader,
+            OwnerProcess("cuda_ipc", tmp_path) as owner,
+            Reader("cuda_ipc", tmp_path, timeout_s=TIMEOUT_S) as reader,
         ):
             copies = copies_of(owner.do("write", range(64)), range(64))
             reader.connect(owner.key)
@@ -193,7 +193,7 @@ def test_what_is_copied_as_its_owner_dies_does_not_count(tmp_path: Path) -> None
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_device_that_fails_ends_the_transport(tmp_path: Path) -> None:
     """Nothing that CUDA says can be trusted then: the worker must end."""
-    with OwnerProcess("cuda", tmp_path) as owner, Reader("cuda", tmp_path) as reader:
+    with OwnerProcess("cuda_ipc", tmp_path) as owner, Reader("cuda_ipc", tmp_path) as reader:
         copies = copies_of(owner.do("write", range(64)), range(64))
         assert reader.pull(owner.key, copies) == (Status.DONE, "")
         fake_of(reader).has_failed = True
@@ -303,7 +303,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 def test_pages_in_memory_are_not_offered_by_cuda(tmp_path: Path) -> None:
     with Reader("shm", tmp_path) as reader, pytest.raises(SetupError, match="pages in memory"):
         open_transport(
-            "cuda",
+            "cuda_ipc",
             instance=reader.key.owner,
             host=reader.key.host,
             run_dir=tmp_path,

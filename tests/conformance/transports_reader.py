@@ -25,7 +25,7 @@ from transfer.cuda_memory import DevicePages
 from transfer.memory import SharedPages
 from transfer.open import open_transport
 
-Name = Literal["auto", "shm", "tcp", "cuda"]
+Name = Literal["auto", "shm", "tcp", "cuda_ipc"]
 
 PAGE_BYTES = 368_640  # of the default model
 SMALL_PAGE_BYTES = 8192
@@ -54,7 +54,7 @@ class OwnerProcess:
         command += ["--run-dir", str(run_dir), "--instance", instance]
         command += ["--pages", str(pages), "--page-bytes", str(page_bytes)]
         command += ["--timeout-s", str(timeout_s)]
-        if gpu is None and name == "cuda":
+        if gpu is None and name == "cuda_ipc":
             gpu = Gpu()
         if gpu is not None:
             command += ["--gpu", msgspec.json.encode(gpu).decode()]
@@ -120,11 +120,11 @@ class Reader:
         timeout_s: float = FINAL_S / 2,
         gpu: Gpu | None = None,
     ) -> None:
-        """`gpu`: where the region lies; of "cuda" it lies on one anyway."""
+        """`gpu`: where the region lies; of "cuda_ipc" it lies on one anyway."""
         self.woken = threading.Event()
         self.cuda: FakeCuda | None = None
         device: CudaDevice | None = None
-        if gpu is not None or name == "cuda":
+        if gpu is not None or name == "cuda_ipc":
             self.cuda, device = (gpu or Gpu()).open()
         self.memory: SharedPages | DevicePages
         if device is None:

@@ -37,7 +37,7 @@ def content(page: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 def open_here(run_dir: Path, name: str, wake: threading.Event) -> tuple[DevicePages, PageTransport]:
     device = CudaDevice(cupy_runtime(), 0)
     transport = open_transport(
-        "cuda",
+        "cuda_ipc",
         instance=InstanceId(name),
         host=host_id(),
         run_dir=run_dir,

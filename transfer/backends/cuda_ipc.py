@@ -25,7 +25,7 @@ _BETWEEN = "@"  # in a door, the device's bus id and the socket's path
 class CudaBackend(MappedBackend):
     """Implements `transfer.transport.Backend`."""
 
-    name = "cuda"
+    name = "cuda_ipc"
     file_suffix = "cuda"
     window_bytes = 256 * 2**20  # a tenth of a millisecond on the device, ten between two by PCIe
 

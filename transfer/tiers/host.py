@@ -18,9 +18,12 @@ import numpy as np
 from common.ids import HostId, InstanceId
 from common.messages import RegionKey
 from transfer.api import Copy, Region, Ticket
+from transfer.cuda_device import CudaStream
+from transfer.cuda_memory import DeviceReader, address_of
 from transfer.inbox import Inbox
 from transfer.memory import PageReader, SharedPages
 from transfer.plan import runs, windows
+from transfer.pool import device_of
 from transfer.tickets import Pull, Reason, Tickets
 from transfer.transport import PageTransport
 
@@ -48,12 +51,14 @@ class HostTier:
     ) -> None:
         """`instance`: the tier's own, no worker's. Closes neither region."""
         tickets = Tickets(wake)
+        device = device_of(pool)
+        self._stream = None if device is None else CudaStream(device)
         self._instance = instance
         self.transport = PageTransport(
             instance=instance,
             host=host,
             tickets=tickets,
-            backends=[LocalBackend(instance, tickets)],
+            backends=[LocalBackend(instance, tickets, self._stream)],
         )
         self._pool_key = self.transport.register(pool)
         self.key = self.transport.register(memory)
@@ -69,19 +74,26 @@ class HostTier:
     def close(self) -> None:
         """Pulls in flight fail. Idempotent."""
         self.transport.close()
+        if self._stream is not None:
+            self._stream.close()
 
 
 class LocalBackend:
-    """Implements `transfer.transport.Backend` between regions of one transport."""
+    """Implements `transfer.transport.Backend` between regions of one transport.
+
+    `stream`: what copies, where one of them lies on a device; None: this process's CPUs.
+    """
 
     name = "local"
 
-    def __init__(self, instance: InstanceId, tickets: Tickets) -> None:
+    def __init__(
+        self, instance: InstanceId, tickets: Tickets, stream: CudaStream | None = None
+    ) -> None:
         self._instance = instance
         self._tickets = tickets
         self._regions: dict[int, Region] = {}
         self._inbox = Inbox[Pull]()
-        copier = _Copier(self._regions, self._inbox, tickets)
+        copier = _Copier(self._regions, self._inbox, tickets, stream)
         self._thread = threading.Thread(target=copier.run, name="pages-host", daemon=True)
         self._thread.start()
 
@@ -120,14 +132,21 @@ class LocalBackend:
 @dataclass(slots=True, eq=False)
 class _Moving:
     pull: Pull
-    source: PageReader
+    source: PageReader | DeviceReader
     pieces: deque[tuple[Copy, ...]]
 
 
 class _Copier:
     """The thread. All but the regions is its own."""
 
-    def __init__(self, regions: dict[int, Region], inbox: Inbox[Pull], tickets: Tickets) -> None:
+    def __init__(
+        self,
+        regions: dict[int, Region],
+        inbox: Inbox[Pull],
+        tickets: Tickets,
+        stream: CudaStream | None,
+    ) -> None:
+        self._stream = stream
         self._regions = regions
         self._inbox = inbox
         self._tickets = tickets
@@ -152,7 +171,12 @@ class _Copier:
     def _begun(self, pull: Pull) -> _Moving:
         region = self._regions[pull.remote.region]
         pieces = windows(pull.copies, pull.remote.page_bytes, _PIECE_BYTES)
-        return _Moving(pull, PageReader(region.pages, region.generations), deque(pieces))
+        return _Moving(pull, self._reader(region), deque(pieces))
+
+    def _reader(self, region: Region) -> PageReader | DeviceReader:
+        if self._stream is None:
+            return PageReader(region.pages, region.generations)
+        return DeviceReader(address_of(region.pages), region.generations, self._stream)
 
     def _move(self, moving: _Moving) -> None:
         """One piece; the others' turn comes before the next."""

@@ -22,7 +22,7 @@ def refusal(*argv: str, **environ: str) -> str:
 
 
 KEYS = "keys of printable ASCII without spaces, separated by commas"
-ONLY_CPU = "must be auto or cpu (there is no path for GPUs yet)"
+DEVICES = "must be auto or cpu, or GPUs such as cuda:0,cuda:1"
 
 
 @pytest.fixture
@@ -200,10 +200,9 @@ def test_other_faults_of_a_command_line() -> None:
         ("--slo-tpot inf", "--slo-tpot inf: must be milliseconds, 1 at least, a day at most"),
         ("--cpus 3-1", "--cpus 3-1: must be CPUs such as 0-3,5"),
         ("--cpus 1,a", "--cpus 1,a: must be CPUs such as 0-3,5"),
-        ("--devices tpu", f"--devices tpu: {ONLY_CPU}"),
-        ("--decode.devices cpu:7", f"--decode.devices cpu:7: {ONLY_CPU}"),
-        ("--devices cuda", f"--devices cuda: {ONLY_CPU}"),
-        ("--prefill.devices cuda:0,cuda:1", f"--prefill.devices cuda:0,cuda:1: {ONLY_CPU}"),
+        ("--devices tpu", f"--devices tpu: {DEVICES}"),
+        ("--decode.devices cpu:7", f"--decode.devices cpu:7: {DEVICES}"),
+        ("--prefill.devices cuda:0,gpu", f"--prefill.devices cuda:0,gpu: {DEVICES}"),
         (
             "--decode.kv-cache-memory-bytes 0",
             "--decode.kv-cache-memory-bytes 0: "

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from common.engine.events import PeerDown, PeerUp, Pull, Spill, TicketFinal
 from common.errors import InvariantBroken
-from common.ids import InstanceId, PageId, Role, TicketId
+from common.ids import HostId, InstanceId, PageId, Role, TicketId
 from common.messages import PROTOCOL, Hello, PageRef, Peer
 from common.rundir import host_id
 from transfer.memory import SharedPages
@@ -155,3 +156,17 @@ def test_pages_are_spilled_and_pulled_back_under_the_cores_numbers(tmp_path: Pat
     pulls.close()
     memory.close()
     side.close()
+
+
+def test_how_pages_come_is_told_when_a_peer_does(
+    sides: tuple[Side, Side], caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, owner = sides
+    elsewhere = replace(owner.hello(), pool=replace(owner.key, host=HostId("another")))
+    with caplog.at_level("INFO"):
+        reader.pulls.hear(PeerUp(owner.hello()), 0.0)
+        reader.pulls.hear(PeerUp(elsewhere), 0.0)
+    assert [record.message for record in caplog.records] == [
+        f"event=pages_come_by way=shm peer={owner.instance}",
+        f'event=pages_come_by way="" peer={owner.instance} not_by="shm: another host"',
+    ]
