@@ -44,6 +44,8 @@ from launch.gateway.events import (
 from launch.gateway.fleet import Fleet
 from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfer
 
+DRAINING = "draining"  # why a worker refuses that was told to leave: it is nobody's load
+
 
 class GatewayCore:
     """Single owner of the gateway's requests. Deterministic: same events, same actions."""
@@ -178,7 +180,7 @@ class GatewayCore:
             self._attempts.reject(transfer, transfer.misfit(refused, self.fleet.limits(sender)))
             return
         avoid = transfer.avoid | {sender}
-        if self._requests[transfer.generate.request].promised:
+        if self._requests[transfer.generate.request].promised or refused.reason == DRAINING:
             elsewhere = True
         elif late is not None:
             elsewhere = self._attempts.in_time_elsewhere(transfer, now, avoid)

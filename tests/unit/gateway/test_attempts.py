@@ -221,16 +221,6 @@ def test_whoever_was_there_when_workers_died_is_suspect_until_it_has_been_well()
     assert (bench.expect.attempt, bench.expect.alone) == (4, False)
 
 
-def test_nobody_is_suspect_because_workers_left() -> None:
-    bench = Bench()
-    handed(bench, 50)
-    for attempt in (2, 3, 4, 5):
-        bench.take(PeerDown(D, left=True))
-        bench.tick(1.0)
-        bench.up(D)
-        assert (bench.expect.attempt, bench.expect.alone) == (attempt, False)
-
-
 def again(bench: Bench, *events: GatewayEvent) -> None:
     """Decode's worker dies, and another comes."""
     bench.take(*events, PeerDown(D))
