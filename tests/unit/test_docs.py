@@ -10,7 +10,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from common.metrics import GatewayMetrics
 from launch.other_servers import ANSWERS
 from launch.settings import ALIASES, OPTIONS, load_serve
 from tests.documents import HOME, PAGES, Block, anchors, blocks, code, links
@@ -20,6 +22,7 @@ FOREIGN = re.compile(
     r"systemd-\w+|sglang|genai-perf|aiperf|make|cmake|\./llama-server|python -m pytest|cd )\b"
 )
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:[-.][a-z0-9]+)*(?:_[a-z0-9]+)*")
+METRIC = re.compile(r"baton:[a-z]\w+")
 SHELL = [block for page in PAGES for block in blocks(page) if block.language in ("sh", "bash")]
 DATA = [block for page in PAGES for block in blocks(page) if block.language in ("json", "toml")]
 PYTHON = [block for page in PAGES for block in blocks(page) if block.language == "python"]
@@ -59,12 +62,20 @@ def is_ours(words: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_flags_exist(page: Path) -> None:
     theirs = frozenset(ANSWERS) if page.name == "vllm.md" else frozenset[str]()
-    if page.name in ("vllm.md", "faults.md"):  # their first columns are of other servers' flags
-        theirs |= {"--num-gpu-blocks-override", "--enable-log-requests", "--shutdown-timeout"}
+    theirs |= {"--num-gpu-blocks-override"} if theirs else set()
     for words in code(page):
         if is_ours(words):
             unknown = {f.replace("_", "-") for f in FLAG.findall(words)} - flags() - theirs
             assert not unknown, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_metrics_exist(page: Path) -> None:
+    families = text_string_to_metric_families(GatewayMetrics("m").render().decode())
+    there = {family.name for family in families}
+    told = {name.removesuffix("_total") for name in METRIC.findall(page.read_text())}
+    if page.name != "CHANGELOG.md":  # that tells of what was, too
+        assert told <= there
 
 
 @pytest.mark.parametrize("block", DATA, ids=str)
