@@ -24,6 +24,7 @@ from prometheus_client.samples import Sample
 
 from common.ids import InstanceId, Role
 from common.messages import Hello, Metrics, Snapshot
+from common.tally import Tally
 from common.worker_metrics import LONG_SECONDS, TOKEN_SECONDS, TOKENS, TOLD, Worker, WorkerCollector
 
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -110,6 +111,9 @@ class GatewayMetrics:
         self.generation_tokens_total = self._counter(
             "generation_tokens_total", "Output tokens sent to clients"
         )
+        self.tally = Tally(
+            self.generation_tokens_total, self.inter_token_latency_seconds, TOKEN_SECONDS
+        )
         self._success = Counter(
             "baton:request_success_total",
             "Requests answered whole, by the reason they ended",
@@ -159,6 +163,7 @@ class GatewayMetrics:
 
     def success(self, finished_reason: str) -> None:
         """A request was answered whole: "stop", "length" or "abort"."""
+        self.tally.flush()
         self._success.labels(self._model, finished_reason).inc()
 
     def failure(self, status: int) -> None:
@@ -183,6 +188,7 @@ class GatewayMetrics:
 
     def totals(self) -> Totals:
         """For whoever looks at the last minute."""
+        self.tally.flush()
         return Totals(
             prompt_tokens=int(_value(self.prompt_tokens_total)),
             generation_tokens=int(_value(self.generation_tokens_total)),
@@ -226,6 +232,7 @@ class GatewayMetrics:
 
     def render(self) -> bytes:
         """The page at `/metrics`, of `CONTENT_TYPE`."""
+        self.tally.flush()
         return generate_latest(self._page)
 
     def _histogram(self, name: str, help_text: str, buckets: Iterable[float]) -> Histogram:

@@ -221,6 +221,11 @@ class Mailbox:
                 messages.append((_sender(frames), message))
         return messages
 
+    @property
+    def has_unread(self) -> bool:
+        """There is something to receive. If not, `fd` will tell of the next."""
+        return bool(int(self._router.get(zmq.EVENTS)) & zmq.POLLIN)
+
     def close(self, *, linger_ms: int = 0) -> None:
         """Close all sockets; what is not delivered `linger_ms` from now is lost. Idempotent."""
         for socket in self._peers.values():

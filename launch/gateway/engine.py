@@ -323,7 +323,7 @@ class Engine:
             for event in heard:
                 self._record(event)
                 self.watchers.heard(event)
-        if heard:  # there may be more, and sends may have used up the socket's edge
+        if self._mailbox.has_unread:  # be it that sends have used up the socket's edge
             self._schedule()
         else:
             self._set_timer(min(self._wake_at, self._links.wake_at(now)))

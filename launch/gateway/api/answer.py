@@ -272,7 +272,7 @@ class Answer:
         hides_last = delta.finish is FinishReason.STOP and not prepared.include_stop
         got = choice.text.push(delta.tokens, last_is_stop_token=hides_last)
         self.usage.completion_tokens += got.n_tokens
-        self.metrics.generation_tokens_total.inc(got.n_tokens)
+        self.metrics.tally.add(got.n_tokens)
         scored: tuple[Scored, ...] = ()
         if prepared.scores:
             rows = zip(delta.tokens, delta.logprobs, got.text_offsets, strict=False)
@@ -321,7 +321,7 @@ class Answer:
             self.metrics.time_to_first_token_seconds.observe(now - self._began)
             self._judge("ttft", self.prepared.slo.ttft_s, now - self._began)
         else:
-            self.metrics.inter_token_latency_seconds.observe(now - choice.last_at)
+            self.metrics.tally.gap(now - choice.last_at)
         choice.last_at = now
 
     def _end(self, run: _Run, choice: _Choice, finish: str) -> None:
