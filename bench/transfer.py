@@ -1,16 +1,18 @@
 """How fast pages are pulled, beside how fast this machine copies memory at the same moment.
 
-    python -m bench.transfer [--transports shm tcp] [--pages 1 24 128] [--page-bytes 368640]
+    python -m bench.transfer [--transports shm tcp tcp+curve] [--pages 1 24 128]
+        [--page-bytes 368640]
 
 Owner and reader are two processes; pages lie at random places on both sides. Pulls and plain
-copies of as many bytes alternate, so both see the same machine. The last line is JSON. Drives
-`transfer.open` only.
+copies of as many bytes alternate, so both see the same machine. `tcp+curve`: with a key, so that
+all is encrypted. The last line is JSON. Drives `transfer.open` only.
 """
 
 import argparse
 import ctypes
 import json
 import random
+import secrets
 import statistics
 import subprocess
 import sys
@@ -20,11 +22,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from bench.flag_types import Parser, positive
 from bench.program import exit_status
+from common.curve import MIN_SECRET_BYTES, read_key
 from common.ids import InstanceId, PageId
 from common.messages import RegionKey
 from common.rundir import host_id
@@ -33,6 +37,9 @@ from transfer.memory import SharedPages
 from transfer.open import Name, open_transport
 from transfer.transport import PageTransport
 
+TRANSPORTS = ("shm", "tcp", "tcp+curve")
+_WITH_KEY = "+curve"
+_KEY_FILE = "key"  # in the run directory, of both
 _N_PAGES = 512  # far beyond any cache
 _MIN_S = 1.0  # a measurement goes on until it has lasted this long
 _N_WARM = 20  # pulls before it: connections, page tables, buffers
@@ -56,7 +63,7 @@ class Row:
 class Reader:
     """This process's side: one transport, one region, one peer."""
 
-    def __init__(self, name: Name, run_dir: Path, remote: RegionKey, memory: SharedPages) -> None:
+    def __init__(self, name: str, run_dir: Path, remote: RegionKey, memory: SharedPages) -> None:
         self.woken = threading.Event()
         self.name = name
         self.remote = remote
@@ -124,18 +131,20 @@ class Reader:
         return time.perf_counter() - began_s
 
 
-def open_here(name: Name, run_dir: Path, instance: str, wake: Callable[[], None]) -> PageTransport:
+def open_here(name: str, run_dir: Path, instance: str, wake: Callable[[], None]) -> PageTransport:
+    plain = cast("Name", name.removesuffix(_WITH_KEY))
     return open_transport(
-        name,
+        plain,
         instance=InstanceId(instance),
         host=host_id(),
         run_dir=run_dir,
         listen_host="127.0.0.1",
         wake=wake,
+        curve=None if name == plain else read_key(str(run_dir / _KEY_FILE)),
     )
 
 
-def own(name: Name, run_dir: Path, page_bytes: int) -> None:
+def own(name: str, run_dir: Path, page_bytes: int) -> None:
     """The other process: offers its pages until its standard input ends."""
     memory = SharedPages(_N_PAGES, page_bytes)
     memory.pages[:] = 1
@@ -145,9 +154,10 @@ def own(name: Name, run_dir: Path, page_bytes: int) -> None:
     transport.close()
 
 
-def measure(name: Name, memory: SharedPages, sizes: list[int]) -> list[Row]:
+def measure(name: str, memory: SharedPages, sizes: list[int]) -> list[Row]:
     page_bytes = memory.pages.shape[1]
     with tempfile.TemporaryDirectory() as run_dir:
+        (Path(run_dir) / _KEY_FILE).write_text(secrets.token_hex(MIN_SECRET_BYTES))
         command = [sys.executable, "-m", "bench.transfer", "--own", run_dir]
         command += ["--transports", name, "--page-bytes", str(page_bytes)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
@@ -164,7 +174,7 @@ def measure(name: Name, memory: SharedPages, sizes: list[int]) -> list[Row]:
 def main(argv: Sequence[str]) -> int:
     """Pull pages by each transport."""
     parser = Parser(prog="python -m bench.transfer", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--transports", nargs="+", default=["shm", "tcp"], choices=["shm", "tcp"])
+    parser.add_argument("--transports", nargs="+", default=list(TRANSPORTS), choices=TRANSPORTS)
     parser.add_argument("--pages", nargs="+", type=positive, default=[1, 24, 128])
     parser.add_argument("--page-bytes", type=positive, default=368_640)
     parser.add_argument("--own", type=Path, help=argparse.SUPPRESS)
@@ -176,7 +186,7 @@ def main(argv: Sequence[str]) -> int:
     rows = [row for name in args.transports for row in measure(name, memory, args.pages)]
     for row in rows:
         print(
-            f"{row.transport:4}{row.pages:5} pages: {row.p50_us:8.0f} us median, "
+            f"{row.transport:9}{row.pages:5} pages: {row.p50_us:8.0f} us median, "
             f"{row.p99_us:8.0f} us p99, {row.first_us:8.0f} us first; {row.gb_per_s:6.2f} GB/s, "
             f"memcpy {row.memcpy_gb_per_s:6.2f} GB/s: {row.over_floor:5.2f} x the floor"
         )
