@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from common.engine.priority import levels
+from common.engine.priority import is_full, levels
 from common.ids import InstanceId
 from common.kv.layout import pages_for
 from common.messages import Expect, Limits
@@ -226,6 +226,10 @@ class Loss:
     n_left: int  # passes until it is expected to give them back by itself
 
     @property
+    def priority(self) -> int:
+        return self.sample.transfer.request.priority
+
+    @property
     def price_s(self) -> float:
         """Of a page and pass."""
         gain = self.free_pages * self.n_left
@@ -233,14 +237,19 @@ class Loss:
 
 
 def victim(younger: Sequence[Loss], parked: Sequence[Loss]) -> Loss | None:
-    """Who gives way: the youngest parked one, else the cheapest of the younger, given oldest first.
+    """Who gives way: a parked one, the youngest; else the cheapest of the younger, given oldest
+    first. In either case the least urgent of them, by the priority that its client gave.
 
     None: whoever asks must wait, for older ones to finish or for pages on their way out. So the
     oldest that can run is never held up by another sequence.
     """
     if parked:
-        return parked[-1]
-    return min(reversed(younger), key=lambda loss: loss.price_s, default=None)
+        return max(reversed(parked), key=lambda loss: loss.priority)
+    return min(
+        reversed(younger),
+        key=lambda loss: (math.isinf(loss.price_s), -loss.priority, loss.price_s),
+        default=None,
+    )
 
 
 def pages_ahead(sample: Sample, n_passes: int, page_tokens: int) -> int:
@@ -285,7 +294,8 @@ def refusal(
     pages = whole_pages(request, limits.page_tokens)
     if pages > limits.n_pages:
         return Refusal(f"{pages} pages of {limits.n_pages} that the KV cache has", None)
-    if len(waiting) >= limits.max_waiting:
+    priorities = [transfer.request.priority for transfer in waiting]
+    if is_full(request.priority, priorities, limits.max_waiting):
         text = f"{len(waiting)} requests of {limits.max_waiting} wait"
         return Refusal(text, retry_after_s(waiting, limits, step_s))
     return None

@@ -20,6 +20,7 @@ from common.engine.events import (
     TicketFinal,
 )
 from common.engine.misjudged import Misjudged
+from common.engine.priority import is_full
 from common.engine.reports import HEARTBEAT_BUSY_S, Load, Peers, Pulse, Snapshots
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role, TicketId
@@ -153,7 +154,7 @@ class PrefillCore:
             known = None
         if known is None:
             tokens = (*request.prompt, *request.samples[0].outputs)
-            refused = self._refusal(len(tokens))
+            refused = self._refusal(len(tokens), request.priority)
             if refused is not None:
                 self._refuse(gateway, request, refused)
                 return
@@ -168,9 +169,11 @@ class PrefillCore:
         answer = Accepted(transfer=request.transfer, attempt=request.attempt)
         self._transfers.send(gateway, answer)
 
-    def _refusal(self, n_tokens: int) -> Refusal | None:
-        waiting = [p.remaining for p in self._transfers.all if p.phase is Phase.WAITING]
-        reason = refusal(n_tokens, waiting, self._limits, self._pulse.tokens_per_s)
+    def _refusal(self, n_tokens: int, priority: int) -> Refusal | None:
+        queued = [p for p in self._transfers.all if p.phase is Phase.WAITING]
+        full = is_full(priority, [p.request.priority for p in queued], self._limits.max_waiting)
+        waiting, rate = [p.remaining for p in queued], self._pulse.tokens_per_s
+        reason = refusal(n_tokens, waiting, self._limits, rate, full=full)
         if reason is None and self._draining:
             return Refusal("draining", DRAIN_RETRY_S)
         return reason

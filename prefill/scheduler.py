@@ -268,11 +268,12 @@ class Refusal:
 
 
 def refusal(
-    n_tokens: int, waiting: Sequence[int], limits: Limits, tokens_per_s: float
+    n_tokens: int, waiting: Sequence[int], limits: Limits, tokens_per_s: float, *, full: bool
 ) -> Refusal | None:
     """Whether a prompt must be refused before any work is done for it.
 
     `waiting`: tokens still to compute of each queued prompt. `tokens_per_s`: 0 if not known.
+    `full`: they have no place for it (`priority.is_full`).
     """
     if n_tokens + 1 > limits.max_model_len:
         return Refusal(
@@ -281,7 +282,7 @@ def refusal(
     if pages_for(n_tokens, limits.page_tokens) > limits.n_pages:
         room = limits.n_pages * limits.page_tokens
         return Refusal(f"{n_tokens} tokens of {room} that fit the KV cache", None)
-    if len(waiting) >= limits.max_waiting:
+    if full:
         wait_s = sum(waiting) / tokens_per_s if tokens_per_s else 0.0
         return Refusal(
             f"{len(waiting)} prompts of {limits.max_waiting} wait", max(RETRY_MIN_S, wait_s)

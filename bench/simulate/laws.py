@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.simulate.footprint import footprint
 from common.engine.events import Received, Send
+from common.engine.priority import most_waiting
 from common.errors import InvariantBroken
 from common.ids import Role, TransferId
 from common.messages import Accepted, Expect, Failed, Limits, Prefill, Refused, Snapshot, Tokens
@@ -65,7 +66,7 @@ def check_queue(limits: Limits, role: Role, actions: Sequence[Any]) -> None:
     """Law 5, by what a worker tells of its queue. Some that it had let in may be there again:
     prompts that were set back had a page each, samples that were preempted a row."""
     again = {Role.PREFILL: limits.n_pages, Role.DECODE: 2 * MOST_SAMPLES * limits.max_num_seqs}
-    most = limits.max_waiting + again[role]
+    most = most_waiting(limits.max_waiting) + again[role]
     for action in actions:
         if isinstance(action, Send) and isinstance(action.message, Snapshot):
             n_waiting = action.message.waiting

@@ -1,6 +1,9 @@
-"""What a client's priority is worth in line: a head start. Pure."""
+"""What a client's priority is worth: a head start in line, a place where a queue is full. Pure."""
 
+from collections.abc import Sequence
 from math import copysign, log2
+
+URGENT_SHARE = 4  # a queue is longer by 1/4 for whoever is more urgent than some that wait
 
 
 def levels(priority: int) -> float:
@@ -10,3 +13,18 @@ def levels(priority: int) -> float:
     is (31 for 2**31), so that whoever is passed for it has waited enough in the end.
     """
     return copysign(log2(1 + abs(priority)), priority)
+
+
+def most_waiting(max_waiting: int) -> int:
+    """Of a queue that is bounded by `max_waiting`, whatever the priorities are."""
+    return max_waiting + -(-max_waiting // URGENT_SHARE)
+
+
+def is_full(priority: int, waiting: Sequence[int], max_waiting: int) -> bool:
+    """Whether a queue has no place for one of that priority. `waiting`: the priorities in it.
+
+    Less urgent ones are not counted, as if each gave its place, up to a bound of their own: what
+    was accepted is kept.
+    """
+    n_before = sum(other <= priority for other in waiting)
+    return n_before >= max_waiting or len(waiting) >= most_waiting(max_waiting)

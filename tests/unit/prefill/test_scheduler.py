@@ -250,16 +250,16 @@ LIMITS = Limits(
 
 
 def test_what_will_never_fit_is_refused_for_good() -> None:
-    assert refusal(100, [], LIMITS, 0.0) is None
+    assert refusal(100, [], LIMITS, 0.0, full=False) is None
     kv = Refusal("101 tokens of 100 that fit the KV cache", None)
-    assert refusal(101, [], LIMITS, 0.0) == kv
+    assert refusal(101, [], LIMITS, 0.0, full=False) == kv
     context = Refusal("200 tokens of 199 that fit the context", None)
-    assert refusal(200, [], structs.replace(LIMITS, n_pages=100), 0.0) == context
+    assert refusal(200, [], structs.replace(LIMITS, n_pages=100), 0.0, full=False) == context
 
 
 def test_a_full_queue_says_when_to_come_again() -> None:
-    assert refusal(10, [500, 500], LIMITS, 100.0) == Refusal("2 prompts of 2 wait", 10.0)
-    assert refusal(10, [500, 500], LIMITS, 0.0) == Refusal("2 prompts of 2 wait", 1.0)
+    assert refusal(10, [500, 500], LIMITS, 100.0, full=True) == Refusal("2 prompts of 2 wait", 10.0)
+    assert refusal(10, [500, 500], LIMITS, 0.0, full=True) == Refusal("2 prompts of 2 wait", 1.0)
 
 
 def test_who_is_late_for_what_is_ahead_may_come_again_once_it_is_done() -> None:
