@@ -2,6 +2,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+PYTHONS ?=
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -31,10 +32,8 @@ types: $(VENV)/.dev
 imports: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache
 
-wheel: $(VENV)/.dev
-	rm -rf build dist
-	$(BIN)/python -m build --wheel --outdir dist . >/dev/null
-	@ls dist/*.whl
+wheel: $(VENV)/.dev ## wheels in dist/; PYTHONS="python3.11 python3.12" builds both that are published
+	@scripts/wheel.sh $(VENV) $(PYTHONS)
 
 docs: $(VENV)/.docs ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -48,7 +47,7 @@ clean: ## remove what make made, the virtual environment included
 	rm -rf $(VENV) .venv-clients build dist *.egg-info .hypothesis .ruff_cache common/kernels/cpu/*.so
 
 # One stamp per set of packages: a run with nothing changed installs nothing.
-INSTALLED := pyproject.toml setup.py scripts/setup.sh $(wildcard common/kernels/cpu/*.cpp common/kernels/cpu/*.h)
+INSTALLED := pyproject.toml setup.py scripts/setup.sh scripts/install_torch.py $(wildcard common/kernels/cpu/*.cpp common/kernels/cpu/*.h)
 
 $(VENV)/.serve: $(INSTALLED)
 	scripts/setup.sh $(VENV)

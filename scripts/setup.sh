@@ -2,10 +2,10 @@
 # usage: scripts/setup.sh VENV [EXTRA]
 # Creates VENV with a supported Python and installs the project there, editable, with the EXTRA.
 # Compiles the kernels into the tree where there is a C++ compiler; needs none. Touches nothing else
-# outside VENV and pip's cache.
+# outside VENV and pip's cache. PYTHON: the Python to use; TORCH_INDEX: see install_torch.py.
 set -eu
 venv=$1
-extra=${2:+[$2]}
+extra=[torch${2:+,$2}]
 
 die() {
     printf '%s\n' "$@" >&2
@@ -34,4 +34,5 @@ if ! supported "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev
     "$python" -m venv --clear "$venv"
 fi
 echo "installing baton-serving$extra into $venv (some minutes the first time)" >&2
+"$venv/bin/python" scripts/install_torch.py
 "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --editable ".$extra"
