@@ -2,13 +2,13 @@
 
     python -m bench.rolling [MODEL] [--rate 1] [--plot FILE.png]
 
-Starts a server of 2 prefill and 2 decode workers in float32 and asks it at a steady rate (Poisson)
-the same few prompts over and over, streamed; one answer in eight is eight times as long. Then
-SIGHUP restarts every worker in turn, a prefill worker joins as an operator would start it (`baton
-prefill --join`), is told to leave (SIGTERM) and must end with exit code 0. What must hold: every
-request is answered whole, and each prompt always alike, to the letter. Prints what is broken, and
-one JSON line with times to first token and between tokens, before, while workers restarted, and
-while one joined and left. Exit code 1: something is broken.
+Starts a server of 2 prefill and 2 decode workers (`--workers`) in float32 and asks it at a steady
+rate (Poisson) the same few prompts over and over, streamed; one answer in eight is eight times as
+long. Then SIGHUP restarts every worker in turn, a prefill worker joins as an operator would start
+it (`baton prefill --join`), is told to leave (SIGTERM) and must end with exit code 0. What must
+hold: every request is answered whole, and each prompt always alike, to the letter. Prints what is
+broken, and one JSON line with times to first token and between tokens: before, while workers
+restarted, and while one joined and left. Exit code 1: something is broken.
 """
 
 import argparse
@@ -40,6 +40,7 @@ def main(argv: Sequence[str]) -> int:
         options.logs.mkdir(parents=True, exist_ok=True)
     settings = Settings(
         model=options.model,
+        workers=options.workers,
         rate=options.rate,
         prompt_tokens=options.input_len,
         output_tokens=options.output_len,
@@ -67,6 +68,7 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", nargs="?", help="as `baton serve --model` takes it [its default]")
+    parser.add_argument("--workers", type=positive, default=2, help="of each pool [2]")
     parser.add_argument("--rate", type=above(0), default=1.0, help="requests/s [1]")
     parser.add_argument("--input-len", type=positive, default=128, help="tokens of prompt [128]")
     parser.add_argument("--output-len", type=positive, default=48, help="tokens of answer [48]")

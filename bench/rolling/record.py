@@ -16,7 +16,7 @@ from bench.client import Outcome
 MS = 1e3
 BEGIN_END = (
     (" restarting", " restarted", " restarts"),
-    ("a prefill worker is started", "a prefill worker has joined", "prefill-2 starts, joins"),
+    ("a prefill worker is started", "a prefill worker has joined", "one more starts, joins"),
     ("it is told to leave", "it has left", "and leaves"),
 )
 

@@ -21,7 +21,7 @@ from bench.sender import open_session
 from bench.server import NotReady, Server, free_port, running
 
 MODEL = "rolling"
-POOLS = {"prefill": 2, "decode": 2}
+ROLES = ("prefill", "decode")
 N_PROMPTS = 8
 VOCABULARY = (1000, 30_000)
 LOOK_EVERY_S = 0.2
@@ -40,6 +40,7 @@ class Settings:
     """What is to be done."""
 
     model: str | None  # as `baton serve --model` takes it
+    workers: int  # of each pool
     rate: float  # requests/s
     prompt_tokens: int
     output_tokens: int
@@ -58,7 +59,7 @@ def roll(settings: Settings, logs: Path) -> tuple[Record, dict[int, tuple[int, i
     Raises NotReady where the server does not start, or a worker does not come up again.
     """
     control_port = free_port()
-    pools = [part for role, n in POOLS.items() for part in (f"--{role}", str(n))]
+    pools = [part for role in ROLES for part in (f"--{role}", str(settings.workers))]
     flags = (*pools, *SHARED, "--control-port", str(control_port), *settings.flags)
     with running((*settings.model_flags, *flags), log=logs / "server.log") as server:
         return asyncio.run(_Run(server, settings, logs, control_port).whole())
@@ -78,14 +79,14 @@ class _Run:
         self._record = Record(settings.calm_s)
         self._wanted: dict[int, tuple[int, int]] = {}
         self._began = time.perf_counter()
-        self._up = dict.fromkeys(POOLS, 0)
+        self._up = dict.fromkeys(ROLES, 0)
 
     async def whole(self) -> tuple[Record, dict[int, tuple[int, int]]]:
         target = Target(base_url=self._server.url, model=MODEL)
         async with open_session(target) as session:
             watching = asyncio.create_task(self._watch(session))
             try:
-                await self._until(lambda: self._up == POOLS, "all workers up")
+                await self._until(self._all_up, "all workers up")
                 await self._answer(session, target, 0)  # the first costs more than any other
                 self._began = time.perf_counter()
                 self._record.up.clear()
@@ -97,6 +98,9 @@ class _Run:
             finally:
                 watching.cancel()
         return self._record, self._wanted
+
+    def _all_up(self) -> bool:
+        return all(n == self._settings.workers for n in self._up.values())
 
     def _now(self) -> float:
         return time.perf_counter() - self._began
@@ -134,7 +138,8 @@ class _Run:
         await self._restart_each()
         await asyncio.sleep(calm_s)
         async with self._joined() as process:
-            await self._until(lambda: self._up["prefill"] > POOLS["prefill"], "a third worker up")
+            n = self._settings.workers
+            await self._until(lambda: self._up["prefill"] > n, "one more prefill worker up")
             self._mark("a prefill worker has joined")
             await asyncio.sleep(calm_s)
             self._mark("it is told to leave")
@@ -194,7 +199,7 @@ class _Run:
             with suppress(aiohttp.ClientError, TimeoutError):
                 async with session.get(f"{self._server.url}/ready") as response:
                     state = await response.json()
-                self._up = {role: int(state[role]["up"]) for role in POOLS}
+                self._up = {role: int(state[role]["up"]) for role in ROLES}
                 self._record.up.append(Up(self._now(), **self._up))
             await asyncio.sleep(LOOK_EVERY_S)
 

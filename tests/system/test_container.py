@@ -18,13 +18,15 @@ import pytest
 
 from tests.servers import free_port
 
+CODE = Path(__file__).parents[2]
 START_S = 300.0
 CONTAINER = """
 set -eu
-base=$1 model=$2; shift 2
+base=$1 model=$2 code=$3; shift 3
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /mnt
-cd /mnt && mkdir base models
+cd /mnt && mkdir base models code
+mount --bind "$code" code
 mount --bind "$base" base
 mount --bind "$(dirname "$model")" models
 case $base in /root/*)  # a user's home, which nobody else may look into
@@ -35,9 +37,12 @@ mount -t tmpfs -o size=64m,mode=1777 tmpfs /dev/shm
 mount -t tmpfs -o mode=1777 tmpfs /var/tmp
 mount -o remount,bind,ro / && ! touch /etc/written 2>/dev/null
 exec setpriv --reuid 10001 --regid 10001 --clear-groups --no-new-privs --bounding-set -all \
-    env -i PATH=/usr/bin:/bin HOME=/var/tmp TMPDIR=/var/tmp OMP_NUM_THREADS=1 "$@"
+    env -i PATH=/usr/bin:/bin HOME=/var/tmp TMPDIR=/var/tmp PYTHONPATH=/mnt/code \
+    OMP_NUM_THREADS=1 "$@"
 """
-"""Arguments: Python's base prefix, the model's file, and the command, its own as in `CMD`."""
+"""Arguments: Python's base prefix, the model's file, the sources, and the command."""
+
+NAMESPACE = ["unshare", "--mount", "sh", "-c", CONTAINER]
 
 pytestmark = [
     pytest.mark.full,
@@ -50,7 +55,7 @@ pytestmark = [
 def container(model: Path, command: list[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
     with log.open("wb") as said:
         process = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", CONTAINER, "sh", sys.base_prefix, model, *command],
+            [*NAMESPACE, "sh", sys.base_prefix, model, CODE, *command],
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,

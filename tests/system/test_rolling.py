@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.servers import RunningServer, serving
+from tests.servers import RunningServer, launched
 from tests.system.streams import SMALL, streaming, text_of
 
 HOME = Path(__file__).parents[2]
@@ -57,8 +57,9 @@ def test_a_worker_of_another_protocol_is_refused_and_the_others_serve_on(
     old = messages.read_text()
     new, n_changed = re.subn(r"^PROTOCOL = (\d+)$", r"PROTOCOL = 1\1", old, flags=re.MULTILINE)
     assert n_changed == 1
-    pools = ("--prefill", "2", "--decode", "2", "--threads", "1")
-    with serving(default_model, *SMALL, *pools) as server:
+    pools = ("--prefill", "2", "--decode", "1", "--threads", "1")
+    with launched(default_model, *SMALL, *pools) as server:
+        until(lambda: " event=ready " in server.log(), server)
         with streaming(server, 200) as stream:
             next(stream)
             messages.write_text(new)
@@ -72,6 +73,7 @@ def test_a_worker_of_another_protocol_is_refused_and_the_others_serve_on(
             text_of([*stream])
         messages.write_text(old)
         until(lambda: '"up":2' in ready(server).partition('"decode"')[0], server)
+        assert server.stop(within_s=60) == 0
     manager.settimeout(0)
     states = [manager.recv(4096).partition(b"=1\n")[0] for _ in range(3)]
     assert (*states, manager.recv(4096)) == (b"READY", b"RELOADING", b"READY", b"STOPPING=1")

@@ -100,10 +100,12 @@ def test_the_image_runs_as_nobody_and_keeps_models_where_it_may_write() -> None:
 
 
 def test_all_that_the_package_is_built_from_is_in_the_image() -> None:
-    packages = tomllib.loads((HOME / "pyproject.toml").read_text())
-    found = packages["tool"]["setuptools"]["packages"]["find"]["include"]
+    settings = tomllib.loads((HOME / "pyproject.toml").read_text())
+    packages = settings["tool"]["setuptools"]["packages"]["find"]["include"]
+    project = settings["project"]
+    needed = [*packages, *project["license-files"], project["readme"], "setup.py"]
     kept = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
-    assert {f"!{package.rstrip('*')}" for package in found} <= set(kept)
+    assert {f"!{name.rstrip('*')}" for name in needed} <= set(kept)
     for line in kept:
         if line.startswith("!"):
             assert (HOME / line[1:]).exists(), line
