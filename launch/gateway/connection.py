@@ -10,12 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
 from common.log import line
 from launch.gateway.protocol import HttpProtocol
 
 UNREAD_BYTES = 64 * 1024  # of an answer, that wait here before who makes it has to
 SEND_BUFFER_BYTES = 128 * 1024
 """For a listening socket (SO_SNDBUF): what the system keeps of an answer that nobody reads."""
+
+BODY = "baton.http.body"
+"""An ASGI extension (`scope["extensions"]`): `write(data) -> bool` puts more of a chunked body on
+the connection at once, as `send` does by way of all that stands between. False: it is for `send`,
+since the client does not read, or has left."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +49,11 @@ class Connection(HttpProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         transport.set_write_buffer_limits(UNREAD_BYTES)  # it is more under TLS, if nobody says so
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        extensions = cast("dict[str, Any]", self.scope).setdefault("extensions", {})
+        extensions[BODY] = partial(_write, self.cycle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._reads()
@@ -83,6 +95,13 @@ class Connection(HttpProtocol):
         _log.info(line("slow_reader_cut_off", unread_bytes=self.transport.get_write_buffer_size()))
         self._limits.on_slow_reader()
         self.transport.abort()
+
+
+def _write(cycle: RequestResponseCycle, data: bytes) -> bool:
+    if cycle.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
+        return False
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+    return True
 
 
 def connections(limits: Limits) -> type[asyncio.Protocol]:

@@ -45,6 +45,7 @@ class ChatForm(ChoicesForm[ChatChunkChoice]):
         self._calling = prepared.calling
         self._thinks = prepared.thinks is not None
         self._reading = Reading(prepared)
+        self._tells_text_alone &= self._reading.is_plain
         self._call_ids: dict[tuple[int, int], str] = {}  # by choice and call
 
     def opening(self, n_choices: int) -> bytes:
@@ -56,7 +57,7 @@ class ChatForm(ChoicesForm[ChatChunkChoice]):
         chunks[0].prompt_token_ids = self._prompt_ids()
         return b"".join(sse(encode(chunk)) for chunk in chunks)
 
-    def event(self, piece: Piece) -> bytes:
+    def _event(self, piece: Piece) -> bytes:
         said = self._reading.read(piece)
         told = said.text or said.calls or said.reasoning
         if piece.text and not (told or piece.scored or piece.tokens or piece.finish):

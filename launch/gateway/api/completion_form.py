@@ -28,11 +28,12 @@ class CompletionForm(ChoicesForm[CompletionChoice]):
     ) -> None:
         super().__init__(answer_id, model, tokenizer, prepared)
         self._begun: set[int] = set()
+        self._tells_text_alone &= self._logprobs is None
 
     def opening(self, n_choices: int) -> bytes:  # noqa: ARG002
         return b""
 
-    def event(self, piece: Piece) -> bytes:
+    def _event(self, piece: Piece) -> bytes:
         choice = CompletionChoice(
             index=piece.choice,
             text=piece.text,

@@ -15,6 +15,7 @@ from common.metrics import GatewayMetrics
 from launch.gateway.api.answer import Answer
 from launch.gateway.api.errors import detail, envelope, error_detail, json_response, status_of
 from launch.gateway.api.forms import Form, Gathered, chosen
+from launch.gateway.connection import BODY
 
 _Result = TypeVar("_Result")
 _HEADERS = [
@@ -68,6 +69,11 @@ async def whole(answer: Answer, form: Form) -> Response:
     return json_response(body, headers={REQUEST_ID: answer.id})
 
 
+def _unable(_data: bytes) -> bool:
+    """As `connection.BODY`, where there is none."""
+    return False
+
+
 def internal_error() -> bytes:
     """The body of an answer that a bug of ours has ended."""
     return envelope(_INTERNAL, 500)
@@ -85,8 +91,9 @@ class EventStream(Response):
         self._metrics = metrics
         self._on_end = on_end
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        writing = asyncio.ensure_future(self._write(send))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        write = scope.get("extensions", {}).get(BODY, _unable)
+        writing = asyncio.ensure_future(self._write(send, write))
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait({writing, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -99,11 +106,11 @@ class EventStream(Response):
             self._answer.close()
             self._on_end()
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, send: Send, write: Callable[[bytes], bool]) -> None:
         headers = [*_HEADERS, (REQUEST_ID.encode(), self._answer.id.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
-            await self._tell(send)
+            await self._tell(send, write)
             last = self._form.last(self._answer.usage)
         except BatonError as error:  # the status is out already
             self._failed(error, status_of(error))
@@ -113,7 +120,7 @@ class EventStream(Response):
             last = self._form.broken(detail(_INTERNAL, 500))
         await send({"type": "http.response.body", "body": last + self._form.done})
 
-    async def _tell(self, send: Send) -> None:
+    async def _tell(self, send: Send, write: Callable[[bytes], bool]) -> None:
         """Event by event, until all is told. Raises the BatonError that ends it early."""
         form, answer = self._form, self._answer
         opening = form.opening(len(answer.prepared.prompts) * answer.prepared.n)
@@ -121,7 +128,7 @@ class EventStream(Response):
             if pieces := answer.take():
                 data = opening + b"".join(map(form.event, pieces))
                 opening = b""
-                if data:  # a text that may become a call is held back
+                if data and not write(data):  # none: a text that may become a call is held back
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             elif not answer.over:
                 await answer.more()

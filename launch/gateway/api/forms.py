@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
 
@@ -26,6 +26,7 @@ from launch.gateway.api.responses import (
 )
 
 _Choice = TypeVar("_Choice")
+_BLANK = "(text)"
 
 
 @dataclass(slots=True)
@@ -104,6 +105,18 @@ class Form(ABC):
     def whole(self, choices: Sequence[Gathered], usage: Usage) -> bytes: ...
 
 
+class Filled:
+    """Events that differ in one text alone: encoded once, and filled in."""
+
+    def __init__(self, event_of: Callable[[str], bytes]) -> None:
+        """`event_of` a text: an event whose last such string it is."""
+        self._before, _, self._after = event_of(_BLANK).rpartition(encode(_BLANK))
+
+    def of(self, text: str) -> bytes:
+        """To the byte what `event_of` makes."""
+        return self._before + encode(text) + self._after
+
+
 class ChoicesForm(Form, Generic[_Choice]):
     """Of endpoints whose answers are choices; `_Choice`: of an event."""
 
@@ -115,6 +128,21 @@ class ChoicesForm(Form, Generic[_Choice]):
         self._usages = Usages(prepared)
         self._include_usage = prepared.include_usage
         self._prompts = prepared.returned_prompts
+        self._tells_text_alone = not (prepared.continuous_usage or self._prompts)
+        self._filled: dict[int, Filled] = {}
+
+    def event(self, piece: Piece) -> bytes:
+        if piece.finish is not None or piece.scored or not self._tells_text_alone:
+            return self._event(piece)
+        filled = self._filled.get(piece.choice)
+        if filled is None:
+            filled = self._filled[piece.choice] = Filled(
+                lambda text: self._event(Piece(piece.choice, text, n_tokens=1))
+            )
+        return filled.of(piece.text)
+
+    @abstractmethod
+    def _event(self, piece: Piece) -> bytes: ...
 
     def last(self, usage: Usage) -> bytes:
         """One that carries the usage, where it is asked for."""

@@ -22,7 +22,7 @@ class Reading:
     def __init__(self, prepared: Prepared) -> None:
         self._calling = prepared.calling
         self._thinks = prepared.thinks
-        self._is_plain = self._calling is None and self._thinks is None
+        self.is_plain = self._calling is None and self._thinks is None  # all that is said is text
         self._choices: dict[int, _Choice] = {}
 
     @property
@@ -34,7 +34,7 @@ class Reading:
 
     def read(self, piece: Piece) -> Said:
         """What it adds. Nothing is held back behind the piece that ends its choice."""
-        if self._is_plain:
+        if self.is_plain:
             return Said(piece.text)
         choice = self._choices.get(piece.choice)
         if choice is None:

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from launch.gateway.connection import Limits, connections
+from launch.gateway.connection import BODY, Limits, connections
 
 SMALL_BYTES = 4096  # of the system's buffers, on both sides
 SLOW_READER_S = 0.3
@@ -18,15 +18,19 @@ GET = b"GET / HTTP/1.1\r\nhost: t\r\n\r\n"
 
 
 class App:
-    """Answers with so many bytes, 16 KiB at a time; None: until its client is gone."""
+    """Answers with so many bytes, 16 KiB at a time; None: until its client is gone. `directly`:
+    past the application's own `send`."""
 
-    def __init__(self, n_bytes: int | None, part_bytes: int = 16384) -> None:
+    def __init__(
+        self, n_bytes: int | None, part_bytes: int = 16384, *, directly: bool = False
+    ) -> None:
         self._n_bytes = n_bytes
         self._part_bytes = part_bytes
+        self._directly = directly
         self.sent_bytes = 0
         self.gone = asyncio.Event()
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
             pass
         leaving = asyncio.ensure_future(receive())
@@ -34,7 +38,8 @@ class App:
         sent = 0
         while not leaving.done() and (self._n_bytes is None or sent < self._n_bytes):
             part = bytes(self._part_bytes)
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+            if not (self._directly and scope["extensions"][BODY](part)):
+                await send({"type": "http.response.body", "body": part, "more_body": True})
             sent += len(part)
             self.sent_bytes += len(part)
             await asyncio.sleep(0)
@@ -121,9 +126,10 @@ async def rest_of(reader: asyncio.StreamReader) -> bytes:
     return bytes(received)
 
 
-def test_a_client_that_stops_reading_is_cut_off_and_costs_little() -> None:
+@pytest.mark.parametrize("directly", [False, True])
+def test_a_client_that_stops_reading_is_cut_off_and_costs_little(*, directly: bool) -> None:
     async def test() -> None:
-        app = App(None)
+        app = App(None, directly=directly)
         async with running(app) as server:
             reader, writer = await server.client()
             writer.write(GET)
@@ -134,6 +140,23 @@ def test_a_client_that_stops_reading_is_cut_off_and_costs_little() -> None:
             assert app.sent_bytes < 400_000
             await rest_of(reader)
             await leave(writer)
+
+    run(test())
+
+
+def test_what_is_written_directly_is_what_send_would_write() -> None:
+    async def answer(*, directly: bool) -> bytes:
+        async with running(App(100_000, 1000, directly=directly)) as server:
+            reader, writer = await server.client()
+            writer.write(GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+            whole = await asyncio.wait_for(rest_of(reader), 5)
+            await leave(writer)
+            return whole.partition(b"\r\n\r\n")[2]  # the head has the time
+
+    async def test() -> None:
+        sent = await answer(directly=False)
+        assert sent.startswith(b"3e8\r\n\0")
+        assert await answer(directly=True) == sent
 
     run(test())
 

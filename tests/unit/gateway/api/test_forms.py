@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
@@ -287,3 +289,22 @@ def test_events_may_tell_what_their_choice_has_used(smollm2: TextModel) -> None:
         }
         assert used[-1] == USAGE_BODY
         assert all(usage["completion_tokens"] == 0 for usage in used[:-2])
+
+
+@given(
+    texts=st.lists(st.tuples(st.integers(0, 1), st.text()), max_size=8),
+    model=st.sampled_from(["tiny", '(text)"', "\\"]),
+    include_usage=st.booleans(),
+)
+def test_an_event_of_text_alone_is_to_the_byte_what_its_type_encodes(
+    smollm2: TextModel, texts: list[tuple[int, str]], model: str, *, include_usage: bool
+) -> None:
+    for kind in (CompletionForm, ChatForm):
+        filled, made = (
+            kind("id-1", model, smollm2.tokenizer, prepared(include_usage=include_usage))
+            for _ in range(2)
+        )
+        made._created = filled._created
+        for n, (choice, text) in enumerate(texts, start=1):
+            piece = Piece(choice, text, n_tokens=n)
+            assert filled.event(piece) == made._event(piece)
