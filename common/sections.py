@@ -174,6 +174,7 @@ class HttpOptions(ProcessOptions, frozen=True, kw_only=True):
     allow_credentials: Annotated[
         bool, Meta(description="let them send cookies and certificates")
     ] = False
+    ui: Annotated[bool, Meta(description="serve the live page at /ui/")] = True
     slow_reader_seconds: Annotated[
         float,
         Meta(ge=1, le=86400, description="a client that takes nothing for so long is cut off"),

@@ -98,7 +98,7 @@ def create_app(
         Route("/ready", api.ready),
         Route("/version", api.version),
         Route("/metrics", api.metrics_page),
-        *watching_routes(engine, api.watched),
+        *watching_routes(engine, api.watched, with_page=config.ui),
         *docs_routes(api.limits()),
     ]
     app = Starlette(

@@ -42,7 +42,9 @@ UI_HEADERS = {
 }
 
 
-def watching_routes(engine: Engine, server: Callable[[], Server]) -> list[BaseRoute]:
+def watching_routes(
+    engine: Engine, server: Callable[[], Server], *, with_page: bool = True
+) -> list[BaseRoute]:
     """`server`: what is known of it without its history, at each request."""
 
     async def tell(request: Request) -> Response:
@@ -51,7 +53,8 @@ def watching_routes(engine: Engine, server: Callable[[], Server]) -> list[BaseRo
         document = status(server(), views, engine.history, time.monotonic(), after)
         return json_response(encode(document), headers={"cache-control": "no-store"})
 
-    return [Route("/status", tell), Route("/ui", _to_the_page), Mount("/ui", _Page(directory=UI))]
+    page = [Route("/ui", _to_the_page), Mount("/ui", _Page(directory=UI))]
+    return [Route("/status", tell), *(page if with_page else ())]
 
 
 def _number(request: Request, name: str, *, default: float) -> float:

@@ -4,7 +4,7 @@ import { make, setText } from "./dom.js";
 import { clock } from "./format.js";
 
 const SPAN_S = 300;
-const GAP_S = 5; // between two points: nothing was known in between
+const GAP_S = 10; // between two points: nothing was known in between
 const MARGIN = { left: 40, right: 6, top: 6, bottom: 16 };
 const plots = new Set();
 let cursor = null; // Unix seconds; null: the latest

@@ -134,6 +134,15 @@ def test_the_page_is_open_and_what_it_shows_is_not(smollm2: TextModel) -> None:
     run(smollm2, test)
 
 
+def test_the_page_may_be_left_out(smollm2: TextModel) -> None:
+    async def test(served: Served) -> None:
+        assert (await served.client.get("/status")).status_code == 200
+        for path in ("/ui", "/ui/", "/ui/main.js"):
+            assert (await served.client.get(path)).status_code == 404
+
+    run(smollm2, test, ServeConfig(served_model_name="tiny", ui=False))
+
+
 def test_every_file_of_the_page_is_packaged() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     patterns = pyproject["tool"]["setuptools"]["package-data"]["*"]
