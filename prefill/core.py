@@ -39,11 +39,12 @@ from common.messages import (
     ResetPrefixCache,
     Resync,
 )
+from prefill.admission import Refusal, predicted, refusal, too_late, ttft_s
 from prefill.compute import Compute
 from prefill.handoff import Key
 from prefill.outgoing import failed, first_tokens, line
 from prefill.passes import Passes
-from prefill.scheduler import Refusal, due_at, predicted, refusal, too_late, ttft_s
+from prefill.scheduler import due_at
 from prefill.state import Phase, Prompt
 from prefill.transfers import Transfers
 
