@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-CLIENTS = 5
+CLIENTS = 4
 LOADED_S = 240.0
 ASKED_S = 30.0  # before its end
 WORDS = [

@@ -322,6 +322,7 @@ class _Api:
             versions=VERSIONS,
             in_progress=self._admission.in_progress,
             slo=self._slo,
+            gateways=self._config.gateways,
         )
 
     async def reset_prefix_cache(self, _: Request) -> Response:

@@ -42,6 +42,7 @@ class Server:
     versions: dict[str, str]
     in_progress: int
     slo: Slo
+    gateways: int = 1
 
 
 def status(
@@ -63,6 +64,7 @@ def status(
         draining=server.draining,
         versions=server.versions,
         in_progress=server.in_progress,
+        gateways=server.gateways,
         workers=workers,
         pools={role: pool_status(role, workers) for role in POOLS},
         slo=attainment(outcomes, server.slo),

@@ -61,6 +61,7 @@ function showFacts(status) {
   setText($("#model"), status.model);
   const pools = Object.entries(status.pools).filter(([, pool]) => pool.workers);
   const up = pools.map(([role, pool]) => `${pool.up}/${pool.workers} ${role}`);
+  if (status.gateways > 1) up.push(`one of ${status.gateways} gateways`);
   const facts = [...up, `up ${duration(status.uptime_s)}`, `baton ${status.versions.baton}`];
   setText($("#facts"), facts.join("  ·  "));
 }

@@ -46,7 +46,7 @@ function show(status) {
   showPlots(points, status.slo, status.workers.map((worker) => worker.name));
   showWorkers(status.workers);
   showRequests(status.requests, status.unix_s);
-  showPath(status.requests, status.unix_s);
+  showPath(status);
 }
 
 function tell(text) {
