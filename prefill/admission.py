@@ -1,4 +1,4 @@
-"""Whether a prompt is queued at all: what never fits, a full queue, a first token that would be late.
+"""Whether a prompt is queued at all: what never fits, a full queue, a first token that comes late.
 
 Pure policy, judged before any work is done.
 """
