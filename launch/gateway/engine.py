@@ -30,6 +30,7 @@ from common.messages import (
 )
 from common.metrics import GatewayMetrics
 from common.wire import Mailbox
+from launch.gateway.arrival import Arrival
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.core import GatewayCore
 from launch.gateway.events import (
@@ -71,7 +72,7 @@ class _Reset:
 class Stream:
     """The answer to one prompt, as its reader sees it. Deltas of its samples come interleaved."""
 
-    def __init__(self, engine: "Engine", request: RequestId, arrived: asyncio.Event) -> None:
+    def __init__(self, engine: "Engine", request: RequestId, arrived: Arrival) -> None:
         self._engine = engine
         self._request = request
         self._deltas: list[Delta] = []
@@ -170,7 +171,7 @@ class Engine:
 
     # --- what the HTTP side calls ------------------------------------------------------------
 
-    def submit(self, generate: Generate, arrived: asyncio.Event) -> Stream:
+    def submit(self, generate: Generate, arrived: Arrival) -> Stream:
         """Hand a prompt over. `await stream.admitted()` before answering 200.
 
         `arrived`, which several streams may share, is set when something has come for it.

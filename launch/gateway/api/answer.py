@@ -3,10 +3,9 @@
 Knows the order of an answer, not its form: `chat_form` and `completion_form` render it.
 """
 
-import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,6 +18,7 @@ from common.text.load import TextModel
 from common.text.stops import StopStrings
 from common.text.stream import TextStream
 from launch.gateway.api.prepare import Prepared, Prompt
+from launch.gateway.arrival import Arrival
 from launch.gateway.engine import Engine, Stream
 from launch.gateway.events import Delta
 from launch.gateway.transfers import Generate, RequestId
@@ -100,7 +100,7 @@ class Answer:
     _engine: Engine | None = None
     _broken: BatonError | None = None  # how it has ended, to be told next
     _refused: bool = False  # early, for what it is owed
-    _arrived: asyncio.Event = field(default_factory=asyncio.Event)  # something, at some stream
+    _arrived: Arrival = field(default_factory=Arrival)  # something, at some stream
     _began: float = field(default_factory=time.perf_counter)
 
     async def begin(self, engine: Engine) -> None:
@@ -211,9 +211,9 @@ class Answer:
             self._go_on()
         return pieces
 
-    async def more(self) -> None:
-        """Until something has come since the last `take`."""
-        await self._arrived.wait()
+    def more(self) -> Awaitable[None]:
+        """Until something has come since the last `take`. To be awaited at once."""
+        return self._arrived.wait()
 
     def _take(self, run: _Run, deltas: Sequence[Delta]) -> list[Piece]:
         pieces: list[Piece] = []
