@@ -45,7 +45,7 @@ from common.values import Quantization
 
 BATCH = 32
 MOST_TOKENS = 200  # of an answer
-STEPS = 150
+STEPS = 60
 MOST_SHARE = 0.05  # of a step
 _PAGE_TOKENS = 16
 _PROMPT_TOKENS = 256
@@ -156,19 +156,18 @@ class _Batch:
             prompt = tuple(ids[: _PROMPT_TOKENS - b])  # so that they are not the same
             pages = [PageId(page) for page in range(b, n_pages * BATCH, BATCH)]
             self._answers.append(_Answer(self._new(), "", prompt, pages))
+            self._runner.run(_plan([Piece(prompt[:-1], 0, pages)], ()))
 
     def _new(self) -> TransferId:
         self._n_begun += 1
         return TransferId(f"answer {self._n_begun}")
 
     def begin(self, grammars: Sequence[str]) -> None:
-        """Prompts are computed; what was in progress is forgotten."""
+        """What was in progress is forgotten."""
         self._answers = [
             replace(answer, transfer=self._new(), grammar=grammar, outputs=())
             for answer, grammar in zip(self._answers, grammars, strict=True)
         ]
-        for answer in self._answers:
-            self._runner.run(_plan([Piece(answer.prompt[:-1], 0, answer.pages)], ()))
 
     def step(self, *, held: bool) -> float:
         """One token for each; seconds. What is not `held` to its grammar is thrown away."""
