@@ -199,8 +199,7 @@ def test_a_gateway_that_refuses_a_worker_ends_it(start: Start) -> None:
 def test_workers_that_are_there_complete_what_the_gateway_left_open(start: Start) -> None:
     g, d = start("g", Role.GATEWAY), start("d")
     g.links.reference = said = msgspec.structs.replace(MODEL, kv_dtype="", page_layout="")
-    d.dial(g)
-    run(g, d, until=g.told(PeerUp(d.hello)))
+    up(d, g)
     assert g.links.expected == MODEL
     d.links.leave()
     run(g, until=g.told(PeerDown(d.id)))
