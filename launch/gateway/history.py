@@ -30,6 +30,7 @@ _SAMPLES = 75  # of counters, one a second at most
 _SAMPLE_EVERY_S = 0.9
 _POINTS = 300  # of the series: minutes, as many as this is seconds
 _POINT_S = 10.0  # that a point's percentiles are of
+_RATE_S = 5.0  # and its rates
 _NAMES = 512  # of workers, those that are gone included
 
 
@@ -279,15 +280,16 @@ class History:
         if last is not None and now - last.at < _SAMPLE_EVERY_S:
             return
         sample = Sample(now, self._totals())
-        self.samples.append(sample)
         if last is not None:
-            self.series.append(self._point(last, sample))
+            first = next((one for one in self.samples if one.at >= now - _RATE_S), last)
+            self.series.append(self._point(first, sample))
+        self.samples.append(sample)
 
-    def _point(self, last: Sample, sample: Sample) -> Point:
-        took_s, since = sample.at - last.at, sample.at - _POINT_S
+    def _point(self, first: Sample, sample: Sample) -> Point:
+        took_s, since = sample.at - first.at, sample.at - _POINT_S
         lately = list(takewhile(lambda one: one.ended >= since, reversed(self.outcomes)))
-        prompts = sample.totals.prompt_tokens - last.totals.prompt_tokens
-        outputs = sample.totals.generation_tokens - last.totals.generation_tokens
+        prompts = sample.totals.prompt_tokens - first.totals.prompt_tokens
+        outputs = sample.totals.generation_tokens - first.totals.generation_tokens
         return Point(
             unix_s=time.time(),
             prompt_tokens_per_s=prompts / took_s,

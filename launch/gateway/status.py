@@ -142,7 +142,7 @@ class Load(Body, frozen=True, array_like=True):
 
 
 class Point(Body, frozen=True):
-    """One second or so. Rates since the point before; percentiles of some seconds."""
+    """One second or so. Rates and percentiles are of the last seconds."""
 
     unix_s: float
     prompt_tokens_per_s: float
