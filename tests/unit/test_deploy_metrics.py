@@ -61,6 +61,8 @@ def test_what_is_exported_is_shown() -> None:
     left_out = {
         *("request_params_n", "cache_config_info", "kv_served_bytes_total", "kv_spills_total"),
         *("kv_restores_total", "control_messages_sent_total", "control_messages_received_total"),
+        *("request_max_num_generation_tokens", "request_prefill_kv_computed_tokens"),
+        *("num_requests_waiting_by_reason", "iteration_tokens_total"),
     }
     hidden = {one for one in families if not any(name.startswith(one) for name in shown)}
     assert hidden <= {f"baton:{name}" for name in left_out}
