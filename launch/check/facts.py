@@ -17,7 +17,8 @@ class Software(Facts, frozen=True):
     torch_cuda: str | None  # version of CUDA that torch was built with; None: a build for CPUs
     torch_wanted: str  # versions that are supported: ">=2.11,<2.14"
     torch_fits: bool
-    cupy: str | None
+    cupy: str | None  # pools on GPUs need it
+    c_compiler: bool  # with which Triton compiles what launches its kernels
     has_pip: bool  # which fetches the default model
 
 

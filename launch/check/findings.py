@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from common.available import within_quota
 from common.config import ServeConfig, WorkerConfig, resolve
 from common.ids import Role
-from common.spellings import spell_cpus
+from common.spellings import cuda_number, spell_cpus
 from launch.check.facts import Machine, Processor, Refusal
 from launch.checks import CPU_INDEX
 from launch.security import is_loopback
@@ -197,27 +197,36 @@ def _memory(case: Case) -> Iterator[Finding]:
 
 
 def _gpu(case: Case) -> Iterator[Finding]:
-    machine = case.machine
-    gpu, software = machine.gpu, machine.software
-    wanted = sorted({n for w in case.workers if (n := _cuda_number(w.device)) is not None})
+    gpu = case.machine.gpu
+    wanted = {n for w in case.workers if (n := cuda_number(w.device)) is not None}
     names = ", ".join(
         f"{device.name} ({gib(device.total_bytes)}, compute capability {device.capability})"
         for device in gpu.devices
     )
-    if not wanted:
-        if gpu.trouble:
-            yield warn("gpu", f"driver {gpu.driver} cannot be used ({gpu.trouble})")
-        else:
-            use = "; no worker is to use one (--devices cuda)" if names else ""
-            yield ok("gpu", f"{names}{use}" if names else "none; workers compute on the CPU")
-    elif wanted[-1] >= len(gpu.devices):
+    if wanted:
+        lacking = list(_lacking_for(max(wanted), case.machine))
+        yield from lacking or [ok("gpu", f"{names}; driver {gpu.driver}, CUDA {gpu.cuda}")]
+    elif gpu.trouble:
+        yield warn("gpu", f"driver {gpu.driver} cannot be used ({gpu.trouble})")
+    elif names:
+        yield ok("gpu", f"{names}; no worker is to use one (--devices cuda)")
+    else:
+        yield ok("gpu", "none; workers compute on the CPU")
+
+
+def _lacking_for(number: int, machine: Machine) -> Iterator[Finding]:
+    """What workers on CUDA devices up to that one lack."""
+    gpu, software = machine.gpu, machine.software
+    if number >= len(gpu.devices):
+        why = f": {gpu.trouble}" if gpu.trouble else ""
         yield stop(
             "gpu",
-            f"--devices cuda:{wanted[-1]}: the driver ({gpu.driver or 'none is loaded'}"
-            f"{f': {gpu.trouble}' if gpu.trouble else ''}) shows {len(gpu.devices)} GPUs",
+            f"--devices cuda:{number}: the driver ({gpu.driver or 'none is loaded'}{why}) shows "
+            f"{len(gpu.devices)} GPUs",
             "install NVIDIA's driver, or name devices that there are",
         )
-    elif software.torch is not None and software.torch_cuda is None:
+        return
+    if software.torch is not None and software.torch_cuda is None:
         yield stop(
             "gpu",
             f"torch {software.torch} is a build for CPUs",
@@ -230,8 +239,19 @@ def _gpu(case: Case) -> Iterator[Finding]:
             f"{software.torch_cuda}",
             "a newer driver, or a torch that is built with an older CUDA",
         )
-    else:
-        yield ok("gpu", f"{names}; driver {gpu.driver}, CUDA {gpu.cuda}")
+    if software.cupy is None:
+        extra = "cuda12" if _major(software.torch_cuda) == 12 else "cuda"
+        yield stop(
+            "gpu",
+            "CuPy is not installed, and pages on GPUs are moved with it",
+            f"pip install 'baton-serving[{extra}]'",
+        )
+    if not software.c_compiler:
+        yield stop(
+            "gpu",
+            "there is no C compiler, and Triton compiles with one what launches its kernels",
+            "apt-get install -y gcc libc6-dev",
+        )
 
 
 # --- what it needs -----------------------------------------------------------------------------
@@ -326,9 +346,3 @@ def mb(n_bytes: int) -> str:
 
 def _major(version: str | None) -> int:
     return int((version or "0").partition(".")[0])
-
-
-def _cuda_number(device: str) -> int | None:
-    """Of "cuda:1" 1, of "cuda" 0; None: it is no CUDA device."""
-    kind, _, number = device.partition(":")
-    return int(number or 0) if kind == "cuda" else None

@@ -35,6 +35,7 @@ from launch.limits import open_files
 from launch.settings import cache_dir
 
 _CUPY = ("cupy-cuda13x", "cupy-cuda12x")
+_C_COMPILERS = ("cc", "gcc", "clang")
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 _NAME_BYTES = 256
 
@@ -66,6 +67,7 @@ def _software() -> Software:
         torch_wanted=str(wanted),
         torch_fits=torch is not None and wanted.contains(torch, prereleases=True),
         cupy=next((found for found in map(_version, _CUPY) if found is not None), None),
+        c_compiler=any(shutil.which(name) for name in _C_COMPILERS),
         has_pip=find_spec("pip") is not None,
     )
 

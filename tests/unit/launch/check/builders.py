@@ -39,7 +39,8 @@ GOOD = Machine(
         torch_cuda=None,
         torch_wanted="<2.14,>=2.11",
         torch_fits=True,
-        cupy=None,
+        cupy="14.2.0",
+        c_compiler=True,
         has_pip=True,
     ),
     processor=Processor(

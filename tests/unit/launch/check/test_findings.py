@@ -98,6 +98,14 @@ def test_what_is_not_well_is_told(facts: Machine, expected: list[tuple[Level, st
             machine(gpu=replace(H200, cuda="12.4"), software=CUDA_TORCH),
             "driver 580.65.06 speaks CUDA 12.4, and torch is built with 13.0",
         ),
+        (
+            machine(gpu=H200, software=replace(CUDA_TORCH, cupy=None)),
+            "CuPy is not installed, and pages on GPUs are moved with it",
+        ),
+        (
+            machine(gpu=H200, software=replace(CUDA_TORCH, c_compiler=False)),
+            "there is no C compiler, and Triton compiles with one what launches its kernels",
+        ),
     ],
 )
 def test_gpus_that_are_asked_for_and_cannot_be_used(facts: Machine, says: str) -> None:
