@@ -301,10 +301,11 @@ def source(launch: Launch) -> ASTSource:
     divisible: dict[tuple[int, ...], list[list[str | int]]] = {}
     for i, parameter in enumerate(launch.kernel.params):
         value = launch.arguments[parameter.name]
+        specialised = not parameter.do_not_specialize
         if isinstance(value, Tensor):
             signature[parameter.name] = "*" + DTYPE_NAMES[value.dtype]
             divides = value.storage_offset() * value.itemsize % 16 == 0
-        elif parameter.is_constexpr or (type(value) is int and value == 1):
+        elif parameter.is_constexpr or (type(value) is int and value == 1 and specialised):
             signature[parameter.name] = "constexpr"
             constants[parameter.name] = value
             divides = False
@@ -313,7 +314,7 @@ def source(launch: Launch) -> ASTSource:
             divides = False
         else:
             signature[parameter.name] = "i32" if value < 1 << 31 else "i64"
-            divides = value % 16 == 0
+            divides = value % 16 == 0 and specialised
         if divides:
             divisible[i,] = [["tt.divisibility", 16]]
     return ASTSource(launch.kernel, signature, constants, divisible)

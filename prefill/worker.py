@@ -6,10 +6,11 @@ Wires the prefill core to the loop, the model and the memory that all workers sh
 import sys
 
 from common.config import WorkerConfig
-from common.engine.worker import Kind, Parts, entry, run_worker
+from common.engine.kind import Kind, Parts
+from common.engine.worker import entry, run_worker
 from common.ids import InstanceId
 from prefill.core import PrefillCore, PrefillOptions
-from transfer.memory import SharedPages
+from transfer.pool import make_pages
 from transfer.pulls import open_pulls
 
 
@@ -23,7 +24,7 @@ def make_core(config: WorkerConfig, parts: Parts) -> PrefillCore:
     return PrefillCore(parts.limits, parts.pool, options)
 
 
-KIND = Kind(make_core=make_core, make_pages=SharedPages, open_mover=open_pulls)
+KIND = Kind(make_core=make_core, make_pages=make_pages, open_mover=open_pulls)
 
 
 def main(

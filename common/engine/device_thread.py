@@ -1,4 +1,4 @@
-"""The one thread that runs passes, so that the loop around the core never waits for the device.
+"""The threads that run passes, so that the loop around the core never waits for the device.
 
 Must not know what a pass computes.
 """
@@ -6,8 +6,10 @@ Must not know what a pass computes.
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 
 from common.engine.events import StepDone, StepFailed
@@ -18,19 +20,19 @@ from common.log import line
 
 MOST_UNANSWERED = 2  # passes: one that runs, and the next
 
+_Final = StepDone | StepFailed | InvariantBroken
+
 _log = logging.getLogger(__name__)
 
 
-class DeviceThread:
+class Passes(ABC):
     """Passes are run in order, finals come out. All calls come from the loop's thread."""
 
-    def __init__(self, run: Callable[[PassPlan], PassResult], wake: Callable[[], None]) -> None:
-        """`run` computes a pass, and returns when its writes are complete and visible to other
-        processes. `wake` is called from this thread when a final is there."""
-        self._run = run
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` is called from another thread when a final is there."""
         self._wake = wake
         self._plans: SimpleQueue[tuple[StepId, PassPlan, float] | None] = SimpleQueue()
-        self._finals: deque[StepDone | StepFailed | InvariantBroken] = deque()
+        self._finals: deque[_Final] = deque()
         self._unanswered: deque[StepId] = deque()
         self._free_at = time.perf_counter()
         self._thread = threading.Thread(target=self._serve, name="device", daemon=True)
@@ -61,21 +63,75 @@ class DeviceThread:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    @abstractmethod
     def _serve(self) -> None:
-        while (job := self._plans.get()) is not None:
-            self._finals.append(self._compute(*job))
-            self._wake()
+        """Answer every plan, until None comes."""
 
-    def _compute(
-        self, step: StepId, plan: PassPlan, launched_at: float
-    ) -> StepDone | StepFailed | InvariantBroken:
+    def _answer(
+        self, job: tuple[StepId, PassPlan, float], result: Callable[[], PassResult]
+    ) -> None:
+        step, plan, launched_at = job
         ready_s = self._free_at - launched_at
+        final: _Final
         try:
-            return StepDone(step, self._run(plan), ready_s)
+            final = StepDone(step, result(), ready_s)
         except InvariantBroken as error:
-            return error
+            final = error
         except Exception as error:  # noqa: BLE001 - any: the core fails these sequences and goes on
             _log.exception(line("pass_failed", step=step, rows=plan.n_rows))
-            return StepFailed(step, f"{type(error).__name__}: {error}")
-        finally:
-            self._free_at = time.perf_counter()
+            final = StepFailed(step, f"{type(error).__name__}: {error}")
+        self._free_at = time.perf_counter()
+        self._finals.append(final)
+        self._wake()
+
+
+class DeviceThread(Passes):
+    """One pass after the other, by one thread."""
+
+    def __init__(self, run: Callable[[PassPlan], PassResult], wake: Callable[[], None]) -> None:
+        """`run` computes a pass, and returns when its writes are complete and visible to other
+        processes."""
+        self._run = run
+        super().__init__(wake)
+
+    def _serve(self) -> None:
+        while (job := self._plans.get()) is not None:
+            self._answer(job, partial(self._run, job[1]))
+
+
+Waiting = Callable[[], PassResult]
+"""Returns when the pass's writes are complete and visible to other processes."""
+
+
+class AsyncDeviceThread(Passes):
+    """Of a device that goes on by itself: a pass is begun while the one before is computed, and a
+    second thread waits for each to end."""
+
+    def __init__(self, begin: Callable[[PassPlan], Waiting], wake: Callable[[], None]) -> None:
+        """`begin` asks the device for a pass."""
+        self._begin = begin
+        self._begun: SimpleQueue[tuple[tuple[StepId, PassPlan, float], Waiting] | None]
+        self._begun = SimpleQueue()
+        super().__init__(wake)
+
+    def _serve(self) -> None:
+        waiting = threading.Thread(target=self._wait, name="device-waits", daemon=True)
+        waiting.start()
+        while (job := self._plans.get()) is not None:
+            self._begun.put((job, self._asked_for(job[1])))
+        self._begun.put(None)
+        waiting.join()
+
+    def _asked_for(self, plan: PassPlan) -> Waiting:
+        try:
+            return self._begin(plan)
+        except Exception as error:  # noqa: BLE001 - told in the pass's turn, like any other
+            return partial(_fail, error)
+
+    def _wait(self) -> None:
+        while (begun := self._begun.get()) is not None:
+            self._answer(*begun)
+
+
+def _fail(error: Exception) -> PassResult:
+    raise error

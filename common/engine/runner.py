@@ -4,6 +4,7 @@ Must not decide anything: what is computed, for whom and into which pages is in 
 """
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -26,12 +27,14 @@ from common.ids import PageId
 from common.kernels.attention_plan import Sequences
 from common.kernels.attention_rows import AttentionRows
 from common.kernels.paged import PageGeometry
+from common.kernels.triton.rows import tensor_of
 from common.kv.cache import KVCache
 from common.kv.layout import pages_for
 from common.model.inputs import PassInputs
 from common.params import TokenLogprob
 from common.sampling import sample, score
 
+_CPU = torch.device("cpu")
 SCORED_ROWS = 64  # logits of so many prompt rows are in memory at once
 
 # T rows (packed tokens)  R rows whose logits are wanted  D draws  H hidden  V vocabulary
@@ -59,6 +62,7 @@ class Runner:
         self.model = model
         self.cache = cache
         self._constraints = constraints
+        self.device = cache.pages_PB.device
         self._drawn: tuple[Drawn, ...] = ()  # by the last pass, if it did not raise
 
     @torch.inference_mode()
@@ -80,7 +84,8 @@ class Runner:
         """Copy pages and compute the rows: their hidden states [T, H]."""
         for source, destination in plan.copies:
             self.cache.copy_page(source, destination)
-        return self.model.forward(inputs_of(plan, self.cache.geometry), self.cache)
+        inputs = inputs_of(plan, self.cache.geometry, self.device)
+        return self.model.forward(inputs, self.cache)
 
     def warm_up(self, n_tokens: int) -> float:
         """Run a prompt of at most `n_tokens`, and one more token; seconds that the first took.
@@ -99,16 +104,23 @@ class Runner:
     def _draw(self, hidden_TH: Tensor, draws: tuple[Draw, ...]) -> tuple[Drawn, ...]:
         if not draws:
             return ()
-        allowed = {} if self._constraints is None else self._constraints.allowed(draws)
         row_D = np.fromiter((draw.row for draw in draws), np.int64, len(draws))
         if (row_D[:-1] < row_D[1:]).all():
-            return sample(self._logits(hidden_TH, row_D), draws, allowed)
+            return self.drawn_from(self._logits(hidden_TH, row_D), draws)
         row_R, at_D = np.unique(row_D, return_inverse=True)  # samples of one prompt share a row
         logits_RV = self._logits(hidden_TH, row_R)
-        return sample(logits_RV.index_select(0, torch.from_numpy(at_D)), draws, allowed)
+        return self.drawn_from(logits_RV.index_select(0, self._tensor(at_D)), draws)
+
+    def drawn_from(self, logits_DV: Tensor, draws: tuple[Draw, ...]) -> tuple[Drawn, ...]:
+        """By rules and grammars, a row each. Waits for the device."""
+        allowed = {} if self._constraints is None else self._constraints.allowed(draws)
+        return sample(logits_DV, draws, allowed)
 
     def _logits(self, hidden_TH: Tensor, row_R: NDArray[np.int64]) -> Tensor:
-        return self.model.logits(hidden_TH.index_select(0, torch.from_numpy(row_R)))
+        return self.model.logits(hidden_TH.index_select(0, self._tensor(row_R)))
+
+    def _tensor(self, array: NDArray[np.int64]) -> Tensor:
+        return tensor_of(array, self.device)
 
     def _score(self, hidden_TH: Tensor, wanted: ScorePrompt) -> tuple[TokenLogprob, ...]:
         scores: list[TokenLogprob] = []
@@ -120,14 +132,32 @@ class Runner:
         return tuple(scores)
 
 
-def inputs_of(plan: PassPlan, geometry: PageGeometry) -> PassInputs:
-    """The plan as tensors that share its memory. `geometry` of the pool that its pages are in."""
+def on_stream(runner: Runner) -> Callable[[PassPlan], PassResult]:
+    """Its `run`, on a stream of its own where it computes on a CUDA device. Returns when the
+    device has done all of it, so that other processes may be told."""
+    if runner.device.type != "cuda":
+        return runner.run
+    stream = torch.cuda.Stream(runner.device)
+
+    def run(plan: PassPlan) -> PassResult:
+        with torch.cuda.stream(stream):
+            try:
+                return runner.run(plan)
+            finally:
+                stream.synchronize()
+
+    return run
+
+
+def inputs_of(plan: PassPlan, geometry: PageGeometry, device: torch.device = _CPU) -> PassInputs:
+    """The plan as tensors, which in memory share its own. `geometry` of the pool that its pages
+    are in."""
     sequences = Sequences(start_B1=plan.start_B1, len_B=plan.len_B, tables_BM=plan.tables_BM)
     return PassInputs(
-        tokens_T=torch.from_numpy(plan.tokens_T),
+        tokens_T=tensor_of(plan.tokens_T, device),
         rows=AttentionRows(
-            torch.from_numpy(plan.positions_T),
-            torch.from_numpy(plan.slots_T),
+            tensor_of(plan.positions_T, device),
+            tensor_of(plan.slots_T, device),
             sequences,
             geometry,
         ),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
-from common.engine.device_thread import DeviceThread
+from common.engine.device_thread import Passes
 from common.engine.events import (
     Action,
     Cancel,
@@ -85,7 +85,7 @@ class Shell:
     core: Core
     mailbox: Mailbox
     links: Links
-    device: DeviceThread
+    device: Passes
     pulls: Puller
     wakeup: Wakeup
     journal: Journal

@@ -13,6 +13,7 @@ from common.kv.layout import DTYPE_BYTES, KVSpec, pages_for
 from common.messages import Limits
 from common.model.spec import ModelSpec
 from common.sections import ModelOptions
+from common.spellings import cuda_number
 
 _GENERATION_BYTES = 8  # of a page, beside its content
 
@@ -25,6 +26,7 @@ class Sizes:
     max_model_len: int
     n_pages: int
     n_host_pages: int = 0  # for sequences that had to give way
+    on_device: bool = False  # the pages are, and not in memory
 
     @property
     def pool_bytes(self) -> int:
@@ -33,6 +35,11 @@ class Sizes:
     @property
     def host_bytes(self) -> int:
         return self.n_host_pages * (self.kv.page_bytes + _GENERATION_BYTES)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of all its pages that are in memory."""
+        return self.host_bytes + (0 if self.on_device else self.pool_bytes)
 
     @property
     def n_tokens(self) -> int:
@@ -104,12 +111,18 @@ def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
         raise SetupError(
             f"--kv-host-memory-bytes {host_bytes} holds no page of {kv.page_bytes} bytes: raise it"
         )
-    return Sizes(kv=kv, max_model_len=max_model_len, n_pages=n_pages, n_host_pages=n_host_pages)
+    return Sizes(
+        kv=kv,
+        max_model_len=max_model_len,
+        n_pages=n_pages,
+        n_host_pages=n_host_pages,
+        on_device=cuda_number(config.device) is not None,
+    )
 
 
 def check_memory(workers: Sequence[Sizes], available_bytes: int) -> None:
     """Raises SetupError, with both numbers, where their pages do not fit one machine together."""
-    n_bytes = sum(size.pool_bytes + size.host_bytes for size in workers)
+    n_bytes = sum(size.memory_bytes for size in workers)
     if n_bytes > available_bytes:
         flags = "--kv-cache-memory-bytes"
         if any(size.n_host_pages for size in workers):

@@ -8,44 +8,45 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import msgspec
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from common.config import WorkerConfig
-from common.curve import CurveKey, read_key
+from common.curve import read_key
 from common.engine.constraints import Constraints
-from common.engine.device_thread import DeviceThread
+from common.engine.device import Device, open_device
+from common.engine.device_thread import AsyncDeviceThread, DeviceThread, Passes
 from common.engine.journal import Journal
+from common.engine.kind import Kind, Mover, Pages, Parts
 from common.engine.links import Links
 from common.engine.process import die_with, on_stop, pin
-from common.engine.runner import Runner
-from common.engine.shell import Core, Puller, Shell
+from common.engine.runner import Runner, on_stream
+from common.engine.shell import Shell
 from common.engine.sizing import Sizes, sizes
+from common.engine.stream import open_stream
 from common.engine.wakeup import Wakeup
 from common.errors import PeerRefused, SetupError
 from common.ids import InstanceId
 from common.kernels import ops
 from common.kernels.matrix import packs
 from common.kernels.path import kernel_path, kernels
-from common.kv.cache import KVCache
+from common.kernels.triton import choice
+from common.kv.cache import KVCache, tensor_over
 from common.kv.host import HostMemory
 from common.kv.pages import PagePool
 from common.log import RequestLog, line, set_up_logging
-from common.messages import PROTOCOL, Hello, Limits, ModelIdentity, Peer, RegionKey
+from common.messages import PROTOCOL, Hello, ModelIdentity, Peer
 from common.model.description import read_spec
 from common.model.load import DTYPES, LoadedModel, load_model, weights_bytes
 from common.rundir import host_id, make_private, temporary
 from common.text.grammar import Grammars, GrammarTokenizer
 from common.text.load import load_text_model
-from common.values import Quantization, TransportName
+from common.values import Quantization
 from common.wire import Mailbox
 
 EXIT_CRASHED = 1
@@ -57,74 +58,6 @@ _WILDCARDS = ("0.0.0.0", "::", "[::]", "*")
 _PROGRESS_S = 1.0
 
 _log = logging.getLogger(__name__)
-
-
-class Pages(Protocol):
-    """Memory for a pool (see `transfer.api.Region`)."""
-
-    @property
-    def pages(self) -> NDArray[np.uint8]: ...
-
-    @property
-    def generations(self) -> NDArray[np.uint64]: ...
-
-    @property
-    def fd(self) -> int | None: ...
-
-    def close(self) -> None: ...
-
-
-class Mover(Puller, Protocol):
-    """Moves pages in and out of the pool that it was made for."""
-
-    @property
-    def key(self) -> RegionKey:
-        """What peers need to reach the pool."""
-        ...
-
-    @property
-    def host_key(self) -> RegionKey | None:
-        """What it takes to pull from host memory; None: there is none."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class OpenMover(Protocol):
-    """Makes the pool reachable, and reaches others."""
-
-    def __call__(  # noqa: PLR0913  see `transfer.pulls.open_pulls`
-        self,
-        name: TransportName,
-        pool: Pages,
-        *,
-        instance: InstanceId,
-        run_dir: Path,
-        listen_host: str,
-        wake: Callable[[], None],
-        curve: CurveKey | None,
-        host_memory: Pages | None = None,
-    ) -> Mover: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What a core is made from, beside the configuration."""
-
-    limits: Limits
-    pool: PagePool
-    host: HostMemory | None
-    fingerprint: str  # of the model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What makes a prefill or a decode worker of it."""
-
-    make_core: Callable[[WorkerConfig, Parts], Core]
-    make_pages: Callable[[int, int], Pages]  # (n_pages, page_bytes)
-    open_mover: OpenMover
-    make_host_pages: Callable[[int, int], Pages] | None = None  # None: it spills nothing
 
 
 def run_worker(
@@ -144,7 +77,8 @@ def run_worker(
     name = f"{config.name}/{instance[:8]}"
     set_up_logging(config.log_level, name, log_format=config.log_format)
     pin(config.cpus)
-    _set_up_torch(config)
+    with suppress(RuntimeError):  # already set, in a process that embeds us
+        torch.set_num_interop_threads(1)
     worker = _Worker(kind, config, instance)
     try:
         return worker.run(parent)
@@ -184,19 +118,23 @@ class _Worker:
         self._instance = instance
         self._stack = ExitStack()
         self._exit_code: int | None = None
-        self._device: DeviceThread | None = None
+        self._device = Device("cpu")
+        self._passes: Passes | None = None
 
     def run(self, parent: int | None) -> int:
         size = self._size()
+        self._device = device = open_device(self._config.device, size.kv.dtype)
         grammars = Grammars(self._tokens)
         grammars.prepare()
-        loaded = self._load(size)
-        pages = self._kind.make_pages(size.n_pages, size.kv.page_bytes)
+        loaded = self._load(size, device)
+        pages = self._kind.make_pages(size.n_pages, size.kv.page_bytes, device.number)
         self._stack.callback(pages.close)
         host_pages = self._host_pages(size)
-        cache = KVCache(size.kv, pages.pages)
+        cache = KVCache(size.kv, tensor_over(pages, device.torch))
         runner = self._warm(Runner(loaded.model, cache, Constraints(grammars)), size)
-        shell = self._shell(size, loaded, (pages, host_pages), runner)
+        wakeup = Wakeup()
+        self._passes = self._made_ready(runner, size, loaded.spec.vocab_size, wakeup)
+        shell = self._shell(size, loaded, (pages, host_pages), self._passes, wakeup)
         on_stop(lambda at_once: shell.stop(at_once=at_once), parent)
         shell.links.join(self._config.join, time.monotonic())
         self._exit_code = shell.run()
@@ -205,7 +143,7 @@ class _Worker:
     def close(self) -> None:
         """Leave nothing behind. If a pass still computes, end the process under it."""
         self._stack.close()
-        if self._device is not None and not self._device.close(_DEVICE_S):
+        if self._passes is not None and not self._passes.close(_DEVICE_S):
             _log.error(line("pass_did_not_end", after_s=_DEVICE_S))
             logging.shutdown()
             os._exit(EXIT_CRASHED if self._exit_code is None else self._exit_code)
@@ -246,7 +184,7 @@ class _Worker:
         )
         return size
 
-    def _load(self, size: Sizes) -> LoadedModel:
+    def _load(self, size: Sizes, device: Device) -> LoadedModel:
         config = self._config
         began = time.monotonic()
         dtype = DTYPES[size.kv.dtype]
@@ -254,7 +192,8 @@ class _Worker:
         n_cpus = len(os.sched_getaffinity(0))
         if config.threads > n_cpus:  # they wait for each other
             _log.warning(line("more_threads_than_cpus", threads=config.threads, cpus=n_cpus))
-        _log.info(line("loading", path=config.model, kernels=kernels(dtype)))
+        how = kernels(dtype, device.torch)
+        _log.info(line("loading", path=config.model, device=device.name, kernels=how))
         loaded = load_model(
             Path(config.model),
             dtype,
@@ -262,12 +201,11 @@ class _Worker:
             size.max_model_len,
             _Progress(),
             quantization=config.quantization,
+            device=device.torch,
         )
         self._stack.callback(loaded.close)
         if config.quantization != "none" and not packs(dtype):
-            _log.warning(
-                line("weights_widened", quantization=config.quantization, kernels=kernels(dtype))
-            )
+            _log.warning(line("weights_widened", quantization=config.quantization, kernels=how))
         _log.info(line("loaded", seconds=time.monotonic() - began, bytes=loaded.weights_bytes))
         return loaded
 
@@ -277,14 +215,25 @@ class _Worker:
         _log.info(line("warmed_up", tokens=n_tokens, seconds=seconds))
         return runner
 
+    def _made_ready(self, runner: Runner, size: Sizes, n_vocab: int, wakeup: Wakeup) -> Passes:
+        begin, device = self._kind.begin_passes, self._device
+        if begin is None or not choice.computes_on(device.torch):
+            return DeviceThread(on_stream(runner), wakeup.ring)
+        began = begin(runner, open_stream(device), self._config, size, n_vocab)
+        return AsyncDeviceThread(began, wakeup.ring)
+
     def _shell(
-        self, size: Sizes, loaded: LoadedModel, memory: tuple[Pages, Pages | None], runner: Runner
+        self,
+        size: Sizes,
+        loaded: LoadedModel,
+        memory: tuple[Pages, Pages | None],
+        passes: Passes,
+        wakeup: Wakeup,
     ) -> Shell:
         config, instance, stack = self._config, self._instance, self._stack
         pages, host_pages = memory
         run_dir = self._run_dir()
         curve = None if config.control_key_file is None else read_key(config.control_key_file)
-        wakeup = Wakeup()
         request_log = RequestLog(config.request_log, instance, config.role)
         stack.callback(request_log.close)
         mover = self._kind.open_mover(
@@ -311,20 +260,19 @@ class _Worker:
                 host=host_id(),
                 endpoints=mailbox.endpoints,
             ),
-            model=_identity(config, size, loaded),
+            model=_identity(config, size, loaded, self._device.torch),
             limits=limits,
             pool=mover.key,
         )
         pool = PagePool(size.n_pages, pages.generations)
         host = _host(mover, host_pages)
         parts = Parts(limits=limits, pool=pool, host=host, fingerprint=loaded.fingerprint)
-        self._device = DeviceThread(runner.run, wakeup.ring)
         _log.info(line("joining", gateway=config.join, threads=config.threads))
         return Shell(
             core=self._kind.make_core(config, parts),
             mailbox=mailbox,
             links=Links(mailbox, hello),
-            device=self._device,
+            device=passes,
             pulls=mover,
             wakeup=wakeup,
             journal=Journal(request_log, None if host is None else host.pool),
@@ -367,24 +315,20 @@ class _Progress:
             _log.info(line("loading", what=what, done_bytes=done_bytes, of_bytes=of_bytes))
 
 
-def _set_up_torch(config: WorkerConfig) -> None:
-    if config.device not in ("auto", "cpu"):
-        raise SetupError(f"--devices {config.device}: only cpu is supported")
-    with suppress(RuntimeError):  # already set, in a process that embeds us
-        torch.set_num_interop_threads(1)
-
-
-def _identity(config: WorkerConfig, size: Sizes, loaded: LoadedModel) -> ModelIdentity:
+def _identity(
+    config: WorkerConfig, size: Sizes, loaded: LoadedModel, device: torch.device
+) -> ModelIdentity:
     exact = size.kv.dtype == "float32"
     return ModelIdentity(
         name=config.served_model_name,
         fingerprint=loaded.fingerprint,
         kv_dtype=size.kv.dtype,
         page_layout=size.kv.describe(),
-        kernel_path=_exact_path(config.quantization) if exact else "",
+        kernel_path=_exact_path(config.quantization, device) if exact else "",
     )
 
 
-def _exact_path(quantization: Quantization) -> str:
+def _exact_path(quantization: Quantization, device: torch.device) -> str:
     """What an answer in float32 depends on. A GGUF file's groups widen to what the file says."""
-    return f"{kernel_path()}+int8" if quantization == "int8" else kernel_path()
+    path = kernel_path(device)
+    return f"{path}+int8" if quantization == "int8" else path

@@ -28,13 +28,20 @@ class HeadNorms(NamedTuple):
     eps: float
 
 
+_NOT_ON_HOST = Sequences(
+    start_B1=np.zeros(1, np.int32),
+    len_B=np.zeros(0, np.int32),
+    tables_BM=np.zeros((0, 0), np.int32),
+)
+
+
 class AttentionRows:
     """Where the rows' KV is written and which keys they read (shapes: see `PassPlan`)."""
 
     def __init__(
         self, positions_T: Tensor, slots_T: Tensor, sequences: Sequences, geometry: PageGeometry
     ) -> None:
-        """`positions_T` and `slots_T` int64, contiguous."""
+        """`positions_T` and `slots_T` int64, contiguous, on the device that computes."""
         self.positions_T = positions_T
         self.slots_T = slots_T
         self._geometry = geometry
@@ -46,6 +53,16 @@ class AttentionRows:
         self._plan: native.lib.AttentionPlan | None = None
         self._turns: native.lib.Turns | None = None
         self._on_device: DeviceRows | None = None
+
+    @staticmethod
+    def placed(
+        positions_T: Tensor, slots_T: Tensor, on_device: DeviceRows, geometry: PageGeometry
+    ) -> "AttentionRows":
+        """Of a step that is captured: all is on the device already, and changed there. For
+        attention in Triton alone."""
+        rows = AttentionRows(positions_T, slots_T, _NOT_ON_HOST, geometry)
+        rows._on_device = on_device
+        return rows
 
     @cached_property
     def groups(self) -> tuple[QueryGroup, ...]:

@@ -56,6 +56,8 @@ def embed(ids_T: Tensor, table: Matrix) -> Tensor:
 def linear(x_TI: Tensor, w_OI: Matrix, bias_O: Tensor | None, out: Tensor | None = None) -> Tensor:
     """x W' + b: [T, O]."""
     if isinstance(w_OI, Tensor):
+        if choice.computes(x_TI):
+            return _triton().linear(x_TI, w_OI, bias_O, out)
         return _put(torch_path.linear(x_TI, w_OI, bias_O), out)
     return native_products.multiply(x_TI, w_OI, bias_O, out)
 
@@ -63,6 +65,8 @@ def linear(x_TI: Tensor, w_OI: Matrix, bias_O: Tensor | None, out: Tensor | None
 def logits(x_TI: Tensor, w_OI: Matrix) -> Tensor:
     """x W': [T, O] float32. No more exact than the weights' dtype, though not rounded to it."""
     if isinstance(w_OI, Tensor):
+        if choice.computes(x_TI):
+            return _triton().logits(x_TI, w_OI)
         return torch_path.linear(x_TI, w_OI, None).float()
     out = torch.empty((len(x_TI), w_OI.n_outputs), dtype=torch.float32)
     return native_products.multiply(x_TI, w_OI, None, out)
@@ -160,6 +164,9 @@ def attention(
         q_TND = rms_norm(q_TND, norms.q_D, norms.eps)
         k_TGD = rms_norm(k_TGD, norms.k_D, norms.eps)
     q_TND = rope_and_write(q_TND, k_TGD, v_TGD, cos_sin_LD, rows.positions_T, rows.slots_T, layer)
+    if choice.computes(qkv_TX):
+        out_TND = None if out is None else out.view(q_TND.shape)
+        return _triton().attend(q_TND, layer, rows, out_TND).view(n_rows, -1)
     return _put(attend(q_TND, layer, rows).reshape(n_rows, -1), out)
 
 

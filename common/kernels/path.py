@@ -4,6 +4,7 @@ Whoever changes a kernel's float32 results raises `PATH`.
 """
 
 from hashlib import blake2b
+from importlib.metadata import version
 
 import numpy as np
 import torch
@@ -15,27 +16,44 @@ from common.kernels.attention_rows import AttentionRows
 from common.kernels.cpu import native
 from common.kernels.matrix import packs, prepare
 from common.kernels.paged import KEY_BLOCK, KVLayer, PageGeometry, Scratch
+from common.kernels.triton import choice
 
 PATH = "f32-2"
+CPU = torch.device("cpu")
 
 
-def kernels(dtype: torch.dtype) -> str:
-    """Which kernels compute in that dtype, for people: "avx512bf16", or "torch (why)"."""
+def kernels(dtype: torch.dtype, device: torch.device = CPU) -> str:
+    """Which kernels compute in that dtype, for people: "avx512bf16", "triton 3.9.0 (sm_90)", or
+    "torch (why)"."""
+    if choice.computes_on(device):
+        return _of_triton(device)
     if packs(dtype):
         return native.lib.isa()
     return f"torch ({native.why_not() or f'the others have no {dtype}'})"
 
 
 @torch.inference_mode()
-def kernel_path() -> str:
+def kernel_path(device: torch.device = CPU) -> str:
     """Equal texts mean equal bits of a token's KV, wherever it is computed.
 
     Besides versions it holds a digest of results: the order of addition is a choice of torch's
-    BLAS for the processor at hand, which no version tells.
+    BLAS for the processor or GPU at hand, which no version tells.
     """
-    isa = native.lib.isa() if native.available() else "torch"
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"{PATH}/{isa}/{torch.__version__}/{capability}/{_digest()}"
+    names = [PATH, _of_triton(device) if choice.computes_on(device) else _of_cpu()]
+    names += [torch.__version__, torch.backends.cpu.get_cpu_capability()]
+    if not (device == CPU and choice.computes_on(device)):  # interpreted: it would take a minute
+        with device:
+            names.append(_digest())
+    return "/".join(names)
+
+
+def _of_cpu() -> str:
+    return native.lib.isa() if native.available() else "torch"
+
+
+def _of_triton(device: torch.device) -> str:
+    where = f"sm_{choice.chip_of(device)}" if device.type == "cuda" else "interpreted"
+    return f"triton {version('triton')} ({where})"
 
 
 def _digest() -> str:
@@ -51,7 +69,7 @@ def _digest() -> str:
     ]
     digest = blake2b(digest_size=4)
     for result in results:
-        digest.update(result.numpy().tobytes())
+        digest.update(result.cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -3,9 +3,12 @@
 Must not decide which page is whose (see `common.kv.pages`).
 """
 
+from typing import Any, Protocol
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from common.errors import InvariantBroken
 from common.ids import PageId
@@ -19,19 +22,35 @@ TORCH_DTYPES = {
 }
 
 
+class PageMemory(Protocol):
+    """A pool's, as `transfer` makes it: an array in memory, or on a device what torch and CuPy take
+    for one by its `__cuda_array_interface__`."""
+
+    @property
+    def pages(self) -> Any: ...  # noqa: ANN401 - one or the other
+
+
+def tensor_over(memory: PageMemory, device: torch.device) -> Tensor:
+    """[n_pages, page_bytes] of uint8: the memory itself, never a copy."""
+    if isinstance(memory.pages, np.ndarray):
+        return torch.from_numpy(memory.pages)
+    return torch.as_tensor(memory, device=device)
+
+
 class KVCache:
     """The KV of a pool's pages, layer by layer."""
 
-    def __init__(self, spec: KVSpec, pages: NDArray[np.uint8]) -> None:
-        """`pages`: [n_pages, page_bytes], contiguous and writable; must outlive the cache."""
-        if pages.shape[1:] != (spec.page_bytes,) or not pages.flags.c_contiguous:
+    def __init__(self, spec: KVSpec, pages: NDArray[np.uint8] | Tensor) -> None:
+        """`pages`: [n_pages, page_bytes] of uint8, contiguous and writable, in memory or on a
+        device; must outlive the cache."""
+        self.pages_PB = torch.from_numpy(pages) if isinstance(pages, np.ndarray) else pages
+        if self.pages_PB.shape[1:] != (spec.page_bytes,) or not self.pages_PB.is_contiguous():
             raise InvariantBroken(
-                f"pages of shape {pages.shape} and strides {pages.strides} given; "
-                f"[n_pages, {spec.page_bytes}], contiguous, needed"
+                f"pages of shape {tuple(self.pages_PB.shape)} and strides "
+                f"{self.pages_PB.stride()} given; [n_pages, {spec.page_bytes}], contiguous, needed"
             )
         self.spec = spec
         self.dtype = TORCH_DTYPES[spec.dtype]
-        self.pages_PB = torch.from_numpy(pages)
         self.geometry = PageGeometry(
             page_tokens=spec.page_tokens,
             n_kv_heads=spec.n_kv_heads,

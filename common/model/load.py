@@ -8,6 +8,7 @@ import torch
 
 from common.kernels import native_products
 from common.kernels.matrix import Matrix, PackedMatrix
+from common.model.device_weights import device_weights
 from common.model.fingerprint import file_identity, fingerprint
 from common.model.gguf_weights import GgufSource
 from common.model.llama import Llama
@@ -27,6 +28,7 @@ from common.model.shared_weights import SharedWeights, private_weights
 from common.model.spec import ModelSpec, check_max_model_len
 from common.values import Quantization
 
+CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -50,7 +52,7 @@ def weights_bytes(model_path: Path, dtype: torch.dtype, quantization: Quantizati
     return _place(_open(model_path), dtype, quantization)[1]
 
 
-def load_model(
+def load_model(  # noqa: PLR0913  what is loaded, how, and where to, one by one
     model_path: Path,
     dtype: torch.dtype,
     run_dir: Path | None,
@@ -58,13 +60,15 @@ def load_model(
     report: Report | None = None,
     *,
     quantization: Quantization = "none",
+    device: torch.device = CPU,
 ) -> LoadedModel:
     """Load for sequences of up to `max_model_len` tokens, with weights rounded to `dtype`, or kept
     as `quantization` says.
 
-    With a `run_dir` all processes of this user that name it share one copy of the weights, which
-    the first of them loads; None: a copy of one's own. `report` shows progress; while another
-    process loads, it is called with that process's id and 0 bytes.
+    With a `run_dir` all processes of this user that name it share one copy of the weights in
+    memory, which the first of them loads; None, or on another `device`: a copy of one's own.
+    `report` shows progress; while another process loads, it is called with that process's id and 0
+    bytes.
 
     Raises `UnsupportedModel` for what cannot be run here, `SetupError` for what cannot be read.
     """
@@ -82,7 +86,9 @@ def load_model(
             report(f"waiting for process {process_id}, which loads the weights", 0, n_bytes)
 
     shared = None
-    if run_dir is None:
+    if device != CPU:
+        tensors = device_weights(placed, n_bytes, dtype, filler, device)
+    elif run_dir is None:
         tensors = private_weights(placed, n_bytes, dtype, filler)
     else:
         key = _sharing_key(name, file_identity(model_path), dtype, quantization)
@@ -92,7 +98,7 @@ def load_model(
         except BaseException:
             shared.close()
             raise
-    model = Llama(spec, tensors, cos_sin_table(spec, max_model_len))
+    model = Llama(spec, tensors, cos_sin_table(spec, max_model_len).to(device))
     if isinstance(model.lm_head_VH, PackedMatrix):
         native_products.tune(model.lm_head_VH)
     return LoadedModel(

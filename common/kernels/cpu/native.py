@@ -15,6 +15,12 @@ def available() -> bool:
     return not _missing
 
 
+def set_aside(why: str) -> None:
+    """They compute nothing in this process from now on: `why`, for people."""
+    global _missing  # noqa: PLW0603 as the choice of instructions is, of the whole process
+    _missing = why
+
+
 def why_not() -> str:
     """Why they are not available; "" where they are."""
     return _missing

@@ -8,11 +8,17 @@ _interpreted = False
 
 def computes(x: Tensor) -> bool:
     """Whether the Triton kernels compute with such rows."""
-    return x.device.type == "cuda" or (_interpreted and x.device.type == "cpu")
+    return computes_on(x.device)
+
+
+def computes_on(device: torch.device) -> bool:
+    """The same of all that lies there."""
+    return device.type == "cuda" or (_interpreted and device.type == "cpu")
 
 
 def interpret(*, wanted: bool) -> None:
-    """Whether rows on the CPU go through Triton's interpreter from now on: to test kernels.
+    """Whether rows on the CPU go through Triton's interpreter from now on: to test kernels. The
+    kernels for CPUs go before it, unless they are set aside.
 
     ImportError: there is no Triton. ValueError: it was imported without TRITON_INTERPRET=1, and
     its kernels are compiled for good.
@@ -20,10 +26,18 @@ def interpret(*, wanted: bool) -> None:
     global _interpreted  # noqa: PLW0603 as the choice of instructions is, of the whole process
     if wanted:
         from triton import knobs
+        from triton.runtime.interpreter import GridExecutor
 
         if not knobs.runtime.interpret:
             raise ValueError("TRITON_INTERPRET=1 must be set before Triton is imported")
+        # Tensors on the CPU are computed with in place. Copied onto itself afterwards, a pool would
+        # lose what others write meanwhile; and a sparse one would be filled.
+        GridExecutor._restore_args_dev = _restore_nothing  # pyright: ignore[reportAttributeAccessIssue] takes whatever it is given
     _interpreted = wanted
+
+
+def _restore_nothing(*_: object) -> None:
+    """In the place of a method of Triton's."""
 
 
 def chip_of(device: torch.device) -> int:

@@ -37,6 +37,7 @@ PREFILL[120] = PREFILL[80]  # 99 KiB of shared memory a block
 EXACT = {64: Tile(16, 32, 4, 1), 128: Tile(16, 32, 8, 1), 256: Tile(16, 16, 8, 1)}
 DECODE_SPLITS = {64: 256, 256: 512}  # keys, by sequences times KV heads, up to how many
 DECODE_SPLIT = 1024  # beyond
+DECODE_PROGRAMS = 8192  # of one launch, most of which may find nothing to read
 
 
 def decode_tile(dtype: torch.dtype, chip: int, head_dim: int) -> Tile:
@@ -56,6 +57,14 @@ def decode_split(dtype: torch.dtype, n_pairs: int, n_rep: int) -> int:
         return EXACT_SPLIT
     splits = (keys for most, keys in DECODE_SPLITS.items() if n_pairs <= most)
     return next(splits, DECODE_SPLIT) * max(1, n_rep // 4)
+
+
+def decode_splits(dtype: torch.dtype, n_pairs: int, longest_keys: int, split: int) -> int:
+    """How many programs share a sequence's keys; each may read several times `split`."""
+    n_splits = -(-longest_keys // split)
+    if dtype is torch.float32:
+        return n_splits
+    return min(n_splits, max(1, DECODE_PROGRAMS // n_pairs))
 
 
 def elementwise_warps(n_elements: int) -> int:

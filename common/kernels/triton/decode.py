@@ -1,8 +1,9 @@
 """Paged attention of sequences with one row each: the context is split, and the parts merged.
 
 One program reads one run of keys of one KV head, once for all query heads that share it; so a
-batch of one sequence fills the chip as well. The merge is by maximum and sum of exponentials, in
-ascending order. Flash-Decoding's scheme over paged KV.
+batch of one sequence fills the chip as well. How long runs are each works out of the sequence's
+length, so that one grid serves whatever lengths there are when it is launched again. The merge is
+by maximum and sum of exponentials, in ascending order. Flash-Decoding's scheme over paged KV.
 """
 
 import torch
@@ -18,7 +19,7 @@ from common.kernels.triton.attention_block import (
     merge,
     nothing_seen,
 )
-from common.kernels.triton.configs import Tile, decode_split
+from common.kernels.triton.configs import Tile, decode_split, decode_splits
 from common.kernels.triton.launch import Launch
 from common.kernels.triton.rows import DeviceRows
 
@@ -28,11 +29,14 @@ MERGE_TAKES = ("starts", "lengths", "N_HEADS", "N_REP", "HEAD_DIM", "BLOCK_M", "
 def launches(
     q_TND: Tensor, layer: KVLayer, rows: DeviceRows, tile: Tile, out_TND: Tensor
 ) -> tuple[Launch, Launch]:
-    """The parts, then their merge: the rows of `rows.single_I`. q and out are contiguous."""
+    """The parts, then their merge: the rows of `rows.single_I`. q and out are contiguous.
+
+    Of a sequence without tokens the result is 0.
+    """
     n_heads, head_dim = q_TND.shape[1:]
     n_items, n_kv_heads = len(rows.single_I), layer.geometry.n_kv_heads
     split = decode_split(q_TND.dtype, n_items * n_kv_heads, n_heads // n_kv_heads)
-    n_splits = triton.cdiv(rows.longest_keys, split)
+    n_splits = decode_splits(q_TND.dtype, n_items * n_kv_heads, rows.longest_keys, split)
     exact = q_TND.dtype is torch.float32
     of_both = arguments(q_TND, layer, rows, tile)
     of_parts = {
@@ -61,6 +65,12 @@ def launches(
 
 
 @triton.jit
+def _run_keys(n_keys, n_splits, SPLIT: tl.constexpr):
+    """Of one program, so that so many read all: SPLIT, or a multiple."""
+    return tl.cdiv(tl.cdiv(n_keys, SPLIT), n_splits) * SPLIT
+
+
+@triton.jit(do_not_specialize=["table_width", "n_splits"])
 def _attend_split(
     q,
     k_pages,
@@ -87,7 +97,8 @@ def _attend_split(
     item, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     seq = tl.load(singles + item).to(tl.int64)
     n_keys = tl.load(lengths + seq)
-    first = split * SPLIT
+    run = _run_keys(n_keys, n_splits, SPLIT)
+    first = split * run
     if first < n_keys:
         row = tl.load(starts + seq).to(tl.int64)
         rep, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
@@ -100,7 +111,7 @@ def _attend_split(
             nothing_seen(BLOCK_M, BLOCK_D),
             (k_pages, v_pages, tables + seq * table_width, page_stride, head),
             first,
-            tl.minimum(first + SPLIT, n_keys),
+            tl.minimum(first + run, n_keys),
             HEAD_DIM,
             PAGE_TOKENS,
             BLOCK_N,
@@ -113,7 +124,7 @@ def _attend_split(
         tl.store(stats + 1, sum_M, mask=rep < N_REP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_splits"])
 def _merge_splits(
     parts,
     max_sum,
@@ -132,7 +143,8 @@ def _merge_splits(
     item, head = tl.program_id(0), tl.program_id(1)
     seq = tl.load(singles + item).to(tl.int64)
     row = tl.load(starts + seq).to(tl.int64)
-    used = tl.cdiv(tl.load(lengths + seq), SPLIT)
+    n_keys = tl.load(lengths + seq)
+    used = tl.cdiv(n_keys, tl.maximum(_run_keys(n_keys, n_splits, SPLIT), 1))
     rep, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     there = (rep < N_REP)[:, None] & (dim < HEAD_DIM)[None, :]
     at = (head * N_REP + rep)[:, None] * HEAD_DIM + dim[None, :]
@@ -145,5 +157,5 @@ def _merge_splits(
         more_sum_M = tl.load(stats + 1, mask=rep < N_REP, other=1.0)
         seen = merge(seen, (more_MD, more_max_M, more_sum_M))
     acc_MD, _, sum_M = seen
-    mean_MD = acc_MD / sum_M[:, None]
+    mean_MD = acc_MD / tl.where(sum_M == 0, 1.0, sum_M)[:, None]
     tl.store(out + row * (N_HEADS * HEAD_DIM) + at, mean_MD.to(out.dtype.element_ty), mask=there)

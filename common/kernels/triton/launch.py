@@ -8,7 +8,8 @@ from triton.runtime import KernelInterface
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """`arguments` by the kernel's names; tensors are on the device that it runs on.
+    """`arguments` by the kernel's names; tensors are on the device that it runs on. Those numbers
+    that change from pass to pass are not specialised: nothing is compiled while requests wait.
 
     exact  no contraction of products and sums: the compiler must not choose roundings (law 3)
     """

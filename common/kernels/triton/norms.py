@@ -65,7 +65,7 @@ def launch(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows"])
 def _rms_norm(
     x,
     residual,

@@ -44,7 +44,7 @@ def launch(q_TND: Tensor, layer: KVLayer, rows: DeviceRows, tile: Tile, out_TND:
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_width"])
 def _attend_tile(
     q,
     k_pages,

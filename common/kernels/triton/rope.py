@@ -38,7 +38,10 @@ def launch(
     layer: KVLayer,
     out_TND: Tensor,
 ) -> Launch:
-    """q, k and v: heads lie side by side; rows may lie apart. The others are contiguous."""
+    """q, k and v: heads lie side by side; rows may lie apart. The others are contiguous.
+
+    Of a row whose slot is negative k and v are written nowhere.
+    """
     head_dim = q_TND.shape[-1]
     for x in (q_TND, k_TGD, v_TGD):
         if x.stride(2) != 1 or x.stride(1) != head_dim:
@@ -117,7 +120,7 @@ def _rope_and_write(
     slot = tl.load(slots + row)
     page = slot // PAGE_TOKENS * page_stride + slot % PAGE_TOKENS * (2 * HALF)
     kv_head = tl.arange(0, BLOCK_KV_HEADS)
-    there = (kv_head < N_KV_HEADS)[:, None] & inside[None, :]
+    there = (kv_head < tl.where(slot >= 0, N_KV_HEADS, 0))[:, None] & inside[None, :]
     at = kv_head[:, None] * (2 * HALF) + pair[None, :]
     paged_at = page + kv_head[:, None] * (PAGE_TOKENS * 2 * HALF) + pair[None, :]
     first = tl.load(k + row * k_stride + at, mask=there, other=0.0).to(tl.float32)

@@ -39,8 +39,7 @@ class DeviceRows:
         single_I = np.flatnonzero(n_rows_B == 1)
 
         def on_device(array: NDArray[np.generic]) -> Tensor:
-            contiguous = np.ascontiguousarray(array, np.int32)
-            return torch.from_numpy(contiguous).to(device, non_blocking=True)
+            return tensor_of(np.ascontiguousarray(array, np.int32), device)
 
         return DeviceRows(
             single_I=on_device(single_I),
@@ -50,6 +49,11 @@ class DeviceRows:
             len_B=on_device(sequences.len_B),
             tables_BM=on_device(sequences.tables_BM),
         )
+
+
+def tensor_of(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    """On the device; in memory it shares the array's."""
+    return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 def _tiles(

@@ -5,7 +5,7 @@ R rows  V vocabulary  H rows with a history  S rows with a bias
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Protocol
 
@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.kernels.draws import UNIFORM_BITS, scale_of, weight_bits
+from common.kernels import draws
+from common.kernels.draws import UNIFORM_BITS, weight_bits
 from common.params import SamplingParams
 
 IN_PROMPT = 1 << 30
@@ -62,16 +63,28 @@ class SamplingRows:
     bias_R: Tensor
     bias_SV: Tensor
 
+    def first(self, n_rows: int) -> "SamplingRows":
+        """Of the first rows alone, sharing all of it."""
+        return replace(
+            self,
+            scale_R=self.scale_R[:n_rows],
+            limits_R4=self.limits_R4[:n_rows],
+            keys_R3=self.keys_R3[:n_rows],
+            penalty_R3=self.penalty_R3[:n_rows],
+            history_R=self.history_R[:n_rows],
+            bias_R=self.bias_R[:n_rows],
+        )
+
     @staticmethod
     def of(
-        draws: Sequence[Drawing],
+        drawing: Sequence[Drawing],
         allowed: Mapping[int, NDArray[np.bool_]],
         n_vocab: int,
         device: torch.device,
     ) -> "SamplingRows":
         """`allowed` [V] by draw: what its grammar lets it draw."""
         histories, biases = _Table(n_vocab, np.int32), _Table(n_vocab, np.float32)
-        for row, draw in enumerate(draws):
+        for row, draw in enumerate(drawing):
             if _reads_history(draw.params):
                 histories.add(_history(draw, n_vocab))
             else:
@@ -81,11 +94,11 @@ class SamplingRows:
                 biases.skip()
             else:
                 biases.add(bias_V)
-        params = [draw.params for draw in draws]
+        params = [draw.params for draw in drawing]
         arrays: dict[str, NDArray[np.generic]] = {
-            "scale_R": np.array([_scale(p) for p in params]),
-            "limits_R4": np.array([_limits(p, n_vocab) for p in params], np.int64),
-            "keys_R3": np.array([(d.params.seed, d.sample, d.index) for d in draws], np.int64),
+            "scale_R": np.array([scale_of(p) for p in params]),
+            "limits_R4": np.array([limits_of(p, n_vocab) for p in params], np.int64),
+            "keys_R3": np.array([(d.params.seed, d.sample, d.index) for d in drawing], np.int64),
             "penalty_R3": np.array([_penalties(p) for p in params], np.float32),
             "history_R": np.array(histories.row_of, np.int32),
             "history_HV": histories.rows,
@@ -118,11 +131,13 @@ class _Table:
         return np.stack(self._rows) if self._rows else self._empty
 
 
-def _scale(params: SamplingParams) -> float:
-    return 0.0 if params.temperature == 0 else scale_of(params.temperature)
+def scale_of(params: SamplingParams) -> float:
+    """See `SamplingRows.scale_R`."""
+    return 0.0 if params.temperature == 0 else draws.scale_of(params.temperature)
 
 
-def _limits(params: SamplingParams, n_vocab: int) -> tuple[int, int, int, int]:
+def limits_of(params: SamplingParams, n_vocab: int) -> tuple[int, int, int, int]:
+    """See `SamplingRows.limits_R4`."""
     most = 1 << weight_bits(n_vocab)  # the most likely token's weight
     least = math.ceil(Fraction(params.min_p) * most)
     top_k = params.top_k if 0 < params.top_k < n_vocab else 0

@@ -61,7 +61,7 @@ def launch(keys_R3: Tensor, out_R: Tensor) -> Launch:
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows"])
 def _uniforms(keys, out, n_rows, BLOCK: tl.constexpr):
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = row < n_rows

@@ -91,3 +91,11 @@ def test_all_pools_of_a_machine_must_fit_it_together() -> None:
     assert spilling.pool_bytes + spilling.host_bytes > 1.99 * 2**30
     with pytest.raises(SetupError, match="or --kv-host-memory-bytes"):
         check_memory([one, spilling], 2 * one.pool_bytes)
+
+
+def test_pages_of_a_gpu_take_none_of_the_machine_s_memory() -> None:
+    options = {"kv_cache_memory_bytes": 2**30, "kv_host_memory_bytes": 2**20, "max_model_len": 16}
+    here, there = (sizes(config(devices=name, **options), MODEL) for name in ("cpu", "cuda:0"))
+    assert here.memory_bytes == here.pool_bytes + here.host_bytes
+    assert there.memory_bytes == there.host_bytes > 0
+    check_memory([there], there.host_bytes)

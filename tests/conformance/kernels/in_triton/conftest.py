@@ -15,11 +15,7 @@ from common.kernels.triton import choice
 @pytest.fixture
 def path(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     pytest.importorskip("triton", "3.7", "needs Triton; before 3.7 it fails beside numpy 2.4")
-    from triton.runtime import interpreter
-
     monkeypatch.setattr(native, "_missing", "not wanted")
-    # Tensors on the CPU are computed with in place: copying a sparse pool onto itself fills it.
-    monkeypatch.setattr(interpreter.GridExecutor, "_restore_args_dev", lambda *_: None)
     choice.interpret(wanted=True)
     with np.errstate(over="ignore"):  # as on a GPU: e to the 500 is infinite, and meant to be
         yield "triton"
