@@ -285,3 +285,12 @@ class Bench:
     def expect(self) -> Expect:
         (message,) = self.said(Expect)
         return message
+
+
+FOUR = (P, P2, D, D2)
+
+
+def handed(bench: Bench, *had: int) -> None:
+    """Admitted, and decode has the prompt; the client has these tokens."""
+    bench.admitted()
+    bench.hear(tokens(run(0, *had)))
