@@ -170,18 +170,18 @@ class History:
                 self._end(record, "failed" if record.admitted else "refused")
 
     def note(self, note: Note) -> None:
-        """What the core does with a transfer."""
-        request = note.fields.get("request")
-        if note.name == "received" and isinstance(request, str):
-            record = self.live.get(RequestId(request))
-            if record is not None:
-                self._by_transfer[note.transfer] = record
-                self._transfers[record.request] = note.transfer
-            return
+        """What the core does with a transfer. Of those that a request is split into only the first
+        is followed; the last that ends tells that the request has."""
         record = self._by_transfer.get(note.transfer)
+        request = note.fields.get("request")
+        if record is None and isinstance(request, str):
+            record = self.live.get(RequestId(request))
         if record is None:
             return
         match note.name:
+            case "received":
+                self._by_transfer[note.transfer] = record
+                self._transfers[record.request] = note.transfer
             case "routed":
                 self._routed(record, note)
             case "first_token" if record.first_token is None:

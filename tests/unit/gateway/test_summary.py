@@ -172,6 +172,17 @@ def test_a_new_attempt_forgets_the_times_of_the_one_before() -> None:
     assert (told.state, told.prefill, told.prefill_began_s) == ("prefill", "decode-1", 2.0)
 
 
+def test_a_request_that_is_split_ends_with_its_last_part() -> None:
+    watched = Watched()
+    watched.submit("a", at=100.0)
+    watched.note("routed", "b", at=101.0, decision="local", reason="cost", decode=D)
+    watched.note("first_token", "a", at=101.0, sample=0)
+    watched.note("finished", "b", at=103.0, request="a", tokens=3, longest=3, finish="stop")
+    (told,) = watched.status().requests
+    assert (told.state, told.attempts, told.ended_s, told.tpot_s) == ("stop", 0, 3.0, 1.0)
+    assert not watched.history.live
+
+
 def test_who_is_refused_is_told_apart_from_who_is_given_up() -> None:
     watched = Watched()
     full = Overloaded("full", retry_after_s=1.0)
