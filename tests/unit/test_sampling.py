@@ -3,6 +3,7 @@
 import math
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -227,3 +228,21 @@ def test_more_alternatives_than_tokens_are_all_of_them() -> None:
 def test_logits_that_are_not_numbers_fail_the_pass(temperature: float, bad: float) -> None:
     with pytest.raises(ArithmeticError, match="no finite maximum"):
         token([0, bad, 1], draw(temperature=temperature))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("n_allowed", [1, 3, 12, 40, 95])
+def test_what_a_grammar_leaves_is_drawn_as_if_there_were_nothing_else(
+    temperature: float, n_allowed: int
+) -> None:
+    random = np.random.default_rng(n_allowed)
+    z = torch.from_numpy(random.standard_normal((50, 96), np.float32))
+    draws = [draw(index=i, temperature=temperature, presence_penalty=0.5) for i in range(50)]
+    allowed = {b: random.permutation(96) < n_allowed for b in range(0, 50, 2)}
+    masked, before = z.clone(), z.clone()
+    for b, may_V in allowed.items():
+        masked[b, torch.from_numpy(~may_V)] = -math.inf
+    held = [d.token for d in sample(z, draws, allowed)]
+    assert held == [d.token for d in sample(masked, draws)]
+    assert all(allowed[b][held[b]] for b in allowed)
+    assert torch.equal(z, before)
