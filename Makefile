@@ -3,7 +3,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 PYTHONS ?=
-PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest
+JOBS ?= auto
+PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-full check lint types imports wheel docs deploy-check clean
@@ -14,7 +15,7 @@ help: ## this list
 serve: $(VENV)/.serve ## install, fetch the default model, serve on 127.0.0.1:8000 (flags: ARGS="--port 9000")
 	@exec $(BIN)/baton serve $(ARGS)
 
-test: $(VENV)/.dev ## the tests; ARGS="-k name" narrows them
+test: $(VENV)/.dev ## the tests; ARGS="-k name" narrows them, JOBS=0 runs them one by one
 	$(PYTEST) -m "not full" $(ARGS)
 
 test-full: $(VENV)/.dev ## the tests that take longer, too

@@ -8,6 +8,9 @@ import pytest
 from launch.fetch import DEFAULT_MODEL, fetch
 from launch.settings import cache_dir, load_serve
 
+_HERE = Path(__file__).parent
+_WITH_SERVERS = ("system", "clients", "browser")
+
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read once, when Triton is first imported
 
 
@@ -18,6 +21,20 @@ def default_model() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _group(items)
+    _skip_without_gpu(items)
+
+
+def _group(items: list[pytest.Item]) -> None:
+    """Of what is run at once: tests that start servers share them, and the cores; so they follow
+    each other. The others of one file stay together, for what its fixtures cost."""
+    for item in items:
+        part = item.path.relative_to(_HERE)
+        group = "servers" if part.parts[0] in _WITH_SERVERS else str(part)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _skip_without_gpu(items: list[pytest.Item]) -> None:
     """Tests marked `gpu` are skipped where there is none; others never import torch for this."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
