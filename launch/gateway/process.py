@@ -62,8 +62,7 @@ class _Gateway:
         self._config = config
         self._parent = parent
         metrics = GatewayMetrics(serve.served_model_name or "", shared=Path(config.metrics))
-        port = serve.control_port and serve.control_port + 1 + number
-        self._control = Control(serve, config.identity, instance, metrics, port=port)
+        self._control = Control(serve, config.identity, instance, metrics, port=0)
         self._control.engine.on_crash = self._crashed
         self._follower = Follower(self._control)
         places = Places(len(serve.api_key or ()), shared=Path(config.places), gateway=number)
