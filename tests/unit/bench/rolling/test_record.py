@@ -35,7 +35,7 @@ def test_what_is_broken_is_said_by_request() -> None:
         "request 0 got 2 tokens of 3",
         "request 2 failed: http_503: no worker",
     ]
-    first, other = answered(0, 0.0, 1.0, 2.0, 3.0), answered(1, 1.0, 2.0, 3.0, 4.0, text="abd")
+    first, other = answered(0, 0.0, 1.0, 2.0, 3.0), answered(1, 1.0, 2.0, 3.0, 4.0, text="xyz")
     assert wrong([first, other], WANTED) == [
         "request 1 was answered otherwise than the first with its prompt"
     ]
