@@ -13,7 +13,13 @@ import msgspec
 from common.errors import ClientError
 from common.text.grammar import of_json_schema
 from launch.gateway.api.decoding import shown
-from launch.gateway.api.requests import ChatRequest, NamedTool, ToolBody
+from launch.gateway.api.requests import (
+    AllowedToolChoice,
+    AllowedToolSet,
+    ChatRequest,
+    NamedTool,
+    ToolBody,
+)
 from launch.gateway.api.served import Served
 from launch.gateway.tools.constrained import Function, ListReader, OneCallReader, some_call
 from launch.gateway.tools.families import READERS, SPECIAL_MARKS, Family, family_of
@@ -51,10 +57,14 @@ def calling_of(request: ChatRequest, served: Served) -> Calling | None:
                 param="tool_choice",
             )
         return None
-    functions = _functions(request.tools)
+    tools = request.tools
+    functions = _functions(tools)
+    if isinstance(choice, AllowedToolChoice):
+        tools = _allowed(tools, choice.allowed_tools)
+        functions, choice = _functions(tools), choice.allowed_tools.mode
     if choice == "none":
         return None
-    offered = told(request.tools)
+    offered = told(tools)
     if isinstance(choice, NamedTool):
         name = choice.function.name
         schema = dict(functions).get(name)
@@ -111,6 +121,19 @@ def _functions(tools: Sequence[ToolBody]) -> list[Function]:
             raise ClientError(f"{param} is {shown(name)}, as another tool's is", param=param)
         functions[name] = tool.function.parameters or _ANY_ARGUMENTS
     return list(functions.items())
+
+
+def _allowed(tools: Sequence[ToolBody], chosen: AllowedToolSet) -> list[ToolBody]:
+    by_name = {tool.function.name: tool for tool in tools}
+    names = [one.function.name for one in chosen.tools]
+    for n, name in enumerate(names):
+        if name not in by_name:
+            raise ClientError(
+                f"tool_choice.allowed_tools.tools[{n}] is {shown(name)}, which is none of the "
+                f"tools; they are {', '.join(by_name)}"[:500],
+                param=f"tool_choice.allowed_tools.tools[{n}].function.name",
+            )
+    return [by_name[name] for name in dict.fromkeys(names)]
 
 
 def told(tools: Sequence[ToolBody]) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ def _tools(
     tools, choice = request.tools, request.tool_choice
     match choice:
         case ChosenFunction(name=name):
-            named = NamedTool(type="function", function=FunctionName(name=name))
+            named = NamedTool(function=FunctionName(name=name))
             return _offered(tools), named
         case AllowedTools(mode=mode):
             return _offered(_allowed(tools or [], choice)), mode

@@ -152,6 +152,9 @@ class ItemRequest(Drawing, kw_only=True, forbid_unknown_fields=True):
     context_management: Annotated[Any, refused(_REASONS["context_management"], type="null")] = None
     moderation: Annotated[Any, refused(_REASONS["moderation"], type="null")] = None
     reasoning: Annotated[dict[str, Any] | None, IGNORED] = None
+    access_programs: Annotated[Any, IGNORED] = None
+    background_options: Annotated[Any, IGNORED] = None
+    image: Annotated[Any, IGNORED] = None
     max_tool_calls: Annotated[TokenCount | None, IGNORED] = None
     prompt_cache_retention: Annotated[str | None, IGNORED] = None
     prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None

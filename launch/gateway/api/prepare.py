@@ -290,6 +290,7 @@ def _refuse_unsupported(request: ChatRequest) -> None:
         "modalities": request.modalities not in (None, ["text"]),
         "audio": request.audio is not None,
         "web_search_options": request.web_search_options is not None,
+        "moderation": request.moderation is not None,
     }
     for name, asked in unsupported.items():
         if asked:

@@ -264,11 +264,34 @@ class FunctionName(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(description="one of the tools'")]
 
 
-class NamedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class NamedTool(
+    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="function"
+):
     """`tool_choice`: this one. Its arguments are held to its schema."""
+
+    function: FunctionName
+
+
+class AllowedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`tool_choice.allowed_tools.tools[]`"""
 
     type: Literal["function"]
     function: FunctionName
+
+
+class AllowedToolSet(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`tool_choice.allowed_tools`"""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolChoice(
+    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="allowed_tools"
+):
+    """`tool_choice`: as if there were only these."""
+
+    allowed_tools: AllowedToolSet
 
 
 class CompletionRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
@@ -331,7 +354,7 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
         Meta(description="functions that the model may call"),
     ] = None
     tool_choice: Annotated[
-        Literal["none", "auto", "required"] | NamedTool | None,
+        Literal["none", "auto", "required"] | NamedTool | AllowedToolChoice | None,
         Meta(
             description="required, or one by name: calls are held to their schemas, and parse "
             "[auto]"
@@ -347,6 +370,9 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     )
     audio: Annotated[Any, refused("answers are text", type="null")] = None
     web_search_options: Annotated[Any, refused("nothing is searched", type="null")] = None
+    moderation: Annotated[Any, refused("nothing is moderated", type="null")] = None
+    prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None
+    prompt_cache_retention: Annotated[str | None, IGNORED] = None
     prediction: Annotated[Any, IGNORED] = None
     reasoning_effort: Annotated[str | None, IGNORED] = None
     verbosity: Annotated[str | None, IGNORED] = None

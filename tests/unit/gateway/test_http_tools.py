@@ -106,6 +106,20 @@ def test_with_tool_choice_none_a_call_is_text(hermes: TextModel) -> None:
         ),
         ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name", "as another tool's is"),
         (
+            {
+                "tools": [WEATHER],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {
+                        "mode": "required",
+                        "tools": [{"type": "function", "function": {"name": "x"}}],
+                    },
+                },
+            },
+            "tool_choice.allowed_tools.tools[0].function.name",
+            'is "x", which is none of the tools; they are weather',
+        ),
+        (
             {"tools": [{"type": "function", "function": {"name": "a b"}}]},
             "tools[0].function.name",
             "it must be 1 to 64 of letters",

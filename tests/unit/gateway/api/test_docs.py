@@ -1,11 +1,17 @@
 """The published document says no less than the types, and what they cannot say."""
 
+import inspect
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from openai.resources.chat.completions import Completions as Chats
+from openai.resources.completions import Completions
+from openai.resources.responses import Responses
 
 from launch.gateway.api.docs import ERRORS, POSTS, ServedLimits, openapi
+from launch.gateway.api.item_request import ItemRequest
 from launch.gateway.api.requests import SERVED, ChatRequest, CompletionRequest
 from launch.gateway.api.text_requests import TokenizeRequest
 from launch.gateway.auth import OPEN_PATHS
@@ -55,3 +61,19 @@ def test_where_a_key_is_asked_for() -> None:
             is_open = path in OPEN_PATHS
             assert one.get("security") == ([] if is_open else None), path
             assert ("401" in one["responses"]) is not is_open, path
+
+
+@pytest.mark.parametrize(
+    ("create", "kind"),
+    [
+        (Completions.create, CompletionRequest),
+        (Chats.create, ChatRequest),
+        (Responses.create, ItemRequest),
+    ],
+)
+def test_every_parameter_of_the_official_client_is_known(
+    create: Callable[..., object], kind: type
+) -> None:
+    of_the_client = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
+    names = set(inspect.signature(create).parameters) - of_the_client
+    assert names - set(fields(openapi(), kind)) == set()

@@ -343,3 +343,16 @@ def test_an_slo_is_the_requests_else_the_servers(served: Served) -> None:
     assert completion(served, slo={"tpot_ms": 20}).slo == Slo(tpot_s=0.02)
     a_day = {"ttft_ms": 86_400_000, "tpot_ms": 86_400_000}
     assert completion(own, slo=a_day).slo == Slo()
+
+
+def test_of_allowed_tools_alone_one_is_called(served: Served) -> None:
+    def tool(name: str) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": name}}
+
+    chosen = {"mode": "required", "tools": [tool("b"), tool("b")]}
+    choice = {"type": "allowed_tools", "allowed_tools": chosen}
+    called = chat(served, tools=[tool("a"), tool("b")], tool_choice=choice).calling
+    alone = chat(served, tools=[tool("b")], tool_choice="required").calling
+    assert called is not None
+    assert alone is not None
+    assert (called.offered, called.grammar) == ([tool("b")], alone.grammar)
