@@ -40,7 +40,7 @@ def test_no_request_fails(default_model: Path, tmp_path: Path) -> None:
     assert done[-1] == "it has left"
     log = (tmp_path / "server.log").read_text()
     assert "event=worker_exited" not in log  # each left in good order
-    assert "event=drained" in (tmp_path / "joined.log").read_text()
+    assert "event=draining" in (tmp_path / "joined.log").read_text()
 
 
 def test_a_worker_of_another_protocol_is_refused_and_the_others_serve_on(
