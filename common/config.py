@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from common.ids import Role
 from common.sections import HttpOptions, PoolTuning, Section
-from common.spellings import parse_cpus
+from common.spellings import cuda_number, parse_cpus
 from common.values import (
     AdmissionPolicy,
     BlockSize,
@@ -39,7 +39,8 @@ class Tuning(Section, frozen=True, kw_only=True):
     max_num_batched_tokens: int
     max_num_seqs: int
     chunk_tokens: int
-    kv_cache_memory_bytes: int = 2**30
+    kv_cache_memory_bytes: int | None = None
+    gpu_memory_utilization: float | None = None
     enable_prefix_caching: bool = True
     kv_host_memory_bytes: int = 0
     quantization: Quantization = "none"
@@ -128,6 +129,14 @@ class ServeConfig(HttpOptions, frozen=True, kw_only=True):
                 f"prefill.kv_host_memory_bytes ({self.prefill.kv_host_memory_bytes}) must be 0: "
                 "only decode workers preempt; give it as decode.kv_host_memory_bytes"
             )
+        pools = [tuning(self, role) for role in (Role.PREFILL, Role.DECODE)]
+        if any(p.gpu_memory_utilization for p in pools) and not any(
+            "cuda" in p.devices for p in pools
+        ):
+            raise ValueError(
+                "gpu_memory_utilization is nothing without devices such as cuda:0; "
+                "kv_cache_memory_bytes says what pages take in memory"
+            )
         formats = {tuning(self, role).quantization for role in (Role.PREFILL, Role.DECODE)}
         if self.dtype == "float32" and self.prefill.workers and formats > {"int8"}:
             raise ValueError(
@@ -162,7 +171,8 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     max_num_batched_tokens: int
     max_num_seqs: int
     chunk_tokens: int
-    kv_cache_memory_bytes: int
+    kv_cache_memory_bytes: int  # 0: what the device has left
+    gpu_memory_utilization: float  # of the device, what this worker may take
     enable_prefix_caching: bool
     kv_host_memory_bytes: int
     quantization: Quantization
@@ -186,6 +196,8 @@ class WorkerConfig(EngineConfig, frozen=True, kw_only=True):
     log_format: LogFormat = "text"
 
 
+KV_CACHE_BYTES = 2**30  # of a worker's pages in memory
+GPU_MEMORY_UTILIZATION = 0.9  # of the workers on one device together
 DEFAULTS = {  # where the operator sets nothing
     Role.PREFILL: Tuning(max_num_batched_tokens=512, max_num_seqs=64, chunk_tokens=512),
     Role.DECODE: Tuning(max_num_batched_tokens=512, max_num_seqs=64, chunk_tokens=128),
@@ -212,7 +224,8 @@ def tuning(config: ServeConfig, role: Role) -> Tuning:
         max_num_batched_tokens=budget,
         max_num_seqs=n_seqs or min(default.max_num_seqs, budget),
         chunk_tokens=chunk or min(default.chunk_tokens, budget),
-        kv_cache_memory_bytes=given.kv_cache_memory_bytes or default.kv_cache_memory_bytes,
+        kv_cache_memory_bytes=given.kv_cache_memory_bytes,
+        gpu_memory_utilization=given.gpu_memory_utilization,
         enable_prefix_caching=default.enable_prefix_caching if caching is None else caching,
         kv_host_memory_bytes=given.kv_host_memory_bytes or default.kv_host_memory_bytes,
         quantization=given.quantization or default.quantization,
@@ -249,7 +262,8 @@ def resolve_worker(
     own = tuning(config, role)
     n_workers = _pool(config, role).workers
     cpus = _share(parse_cpus(own.cpus), index, n_workers) if own.cpus else None
-    devices = own.devices.split(",")
+    device = _device(config, role, index)
+    on_gpu = cuda_number(device) is not None
     return WorkerConfig(
         role=role,
         name=name,
@@ -261,14 +275,15 @@ def resolve_worker(
         max_num_batched_tokens=own.max_num_batched_tokens,
         max_num_seqs=own.max_num_seqs,
         chunk_tokens=own.chunk_tokens,
-        kv_cache_memory_bytes=own.kv_cache_memory_bytes,
+        kv_cache_memory_bytes=own.kv_cache_memory_bytes or (0 if on_gpu else KV_CACHE_BYTES),
+        gpu_memory_utilization=own.gpu_memory_utilization or _even_share(config, device),
         enable_prefix_caching=own.enable_prefix_caching,
         kv_host_memory_bytes=own.kv_host_memory_bytes,
         quantization=own.quantization,
         max_waiting=own.max_waiting,
         threads=own.threads or (len(cpus) if cpus else threads),
         cpus=cpus,
-        device=devices[index % len(devices)],
+        device=device,
         join=join,
         control_host=config.control_host,
         control_key_file=config.control_key_file,
@@ -279,6 +294,21 @@ def resolve_worker(
         log_level=config.log_level,
         log_format=config.log_format,
     )
+
+
+def _device(config: ServeConfig, role: Role, index: int) -> str:
+    devices = tuning(config, role).devices.split(",")
+    return devices[index % len(devices)]
+
+
+def _even_share(config: ServeConfig, device: str) -> float:
+    """Of what the workers that the configuration names take together of that device."""
+    on_it = [
+        cuda_number(_device(config, role, index)) == cuda_number(device)
+        for role in (Role.PREFILL, Role.DECODE)
+        for index in range(_pool(config, role).workers)
+    ]
+    return GPU_MEMORY_UTILIZATION / max(1, sum(on_it))
 
 
 def _pool(config: ServeConfig, role: Role) -> PrefillConfig | DecodeConfig:

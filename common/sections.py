@@ -24,6 +24,7 @@ from common.values import (
     LogLevel,
     Port,
     Quantization,
+    Share,
     Text,
     Texts,
     TransportName,
@@ -50,7 +51,18 @@ class PoolTuning(Section, frozen=True, kw_only=True):
         Meta(description="tokens of one prompt (decode: of all beside answers) in one pass"),
     ] = None
     kv_cache_memory_bytes: Annotated[
-        Bytes | None, Meta(description="memory of each worker's KV pages, such as 512MiB or 2G")
+        Bytes | None,
+        Meta(
+            description="memory of each worker's KV pages, such as 512MiB or 2G [1GiB; on a GPU "
+            "what --gpu-memory-utilization leaves]"
+        ),
+    ] = None
+    gpu_memory_utilization: Annotated[
+        Share | None,
+        Meta(
+            description="share of a GPU's memory that each worker may take in all, unless "
+            "--kv-cache-memory-bytes says what its pages take [0.9 over the workers on it]"
+        ),
     ] = None
     enable_prefix_caching: Annotated[
         bool | None, Meta(description="keep finished pages, to be found by their tokens")

@@ -22,6 +22,7 @@ AdmissionPolicy = Literal["none", "load", "predicted"]
 MAX_WAIT_S = 86_400.0  # that anybody can ask for
 
 Count = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(gt=0, le=1, description="a number above 0, at most 1")]
 Bytes = Annotated[
     int, Meta(ge=1, description="a number of bytes, at least 1, such as 512MiB or 2G")
 ]

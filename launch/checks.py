@@ -12,6 +12,7 @@ from pathlib import Path
 
 from common.available import available_bytes, usable_cpus
 from common.config import ServeConfig, WorkerConfig, resolve
+from common.engine.gpu_memory import check_shares
 from common.engine.identity import wanted
 from common.engine.process import check_cpus
 from common.engine.sizing import check_memory, context_of, sizes
@@ -60,6 +61,7 @@ def checked(config: ServeConfig, workers: Sequence[WorkerConfig]) -> ModelIdenti
     for worker in workers:
         if worker.cpus is not None:
             check_cpus(worker.cpus)
+    check_shares(workers)
     check_memory([sizes(worker, model) for worker in workers], available_bytes())
     return wanted(config, model, fingerprint(path))
 

@@ -4,8 +4,7 @@ _NOT_YET = "not supported yet"
 _ALWAYS = "not needed: it is always so"
 
 ANSWERS = {
-    "--gpu-memory-utilization": "use --kv-cache-memory-bytes (bytes for pages, a worker)",
-    "--mem-fraction-static": "use --kv-cache-memory-bytes (bytes for pages, a worker)",
+    "--mem-fraction-static": "use --gpu-memory-utilization; on CPUs --kv-cache-memory-bytes",
     "--swap-space": "use --kv-host-memory-bytes",
     "--enable-chunked-prefill": _ALWAYS,
     "--chunked-prefill-size": "use --chunk-tokens",

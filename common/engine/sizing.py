@@ -93,12 +93,15 @@ def context_of(config: EngineConfig | ModelOptions, model: ModelSpec) -> int:
 
 
 def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
-    """Raises SetupError, with both numbers, where one sequence of the full length does not fit."""
+    """Raises SetupError, with both numbers, where one sequence of the full length does not fit.
+
+    There are no pages yet where a GPU's memory is still to be divided.
+    """
     kv = spec_of(config, model)
     max_model_len = context_of(config, model)
     n_pages = config.kv_cache_memory_bytes // (kv.page_bytes + _GENERATION_BYTES)
     n_needed = pages_for(max_model_len, kv.page_tokens)
-    if n_pages < n_needed:
+    if n_pages < n_needed and config.kv_cache_memory_bytes:
         needed_bytes = n_needed * (kv.page_bytes + _GENERATION_BYTES)
         raise SetupError(
             f"--kv-cache-memory-bytes {config.kv_cache_memory_bytes} holds "

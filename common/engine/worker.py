@@ -15,12 +15,15 @@ from typing import NoReturn
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from common.config import WorkerConfig
 from common.curve import read_key
 from common.engine.constraints import Constraints
 from common.engine.device import Device, open_device
 from common.engine.device_thread import AsyncDeviceThread, DeviceThread, Passes
+from common.engine.gpu_memory import CONTEXT_BYTES, pages_bytes
+from common.engine.gpu_profile import measured
 from common.engine.journal import Journal
 from common.engine.kind import Kind, Mover, Pages, Parts
 from common.engine.links import Links
@@ -127,6 +130,8 @@ class _Worker:
         grammars = Grammars(self._tokens)
         grammars.prepare()
         loaded = self._load(size, device)
+        if not self._config.kv_cache_memory_bytes:
+            size = self._divided(size, loaded)
         pages = self._kind.make_pages(size.n_pages, size.kv.page_bytes, device.number)
         self._stack.callback(pages.close)
         host_pages = self._host_pages(size)
@@ -208,6 +213,27 @@ class _Worker:
             _log.warning(line("weights_widened", quantization=config.quantization, kernels=how))
         _log.info(line("loaded", seconds=time.monotonic() - began, bytes=loaded.weights_bytes))
         return loaded
+
+    def _divided(self, size: Sizes, loaded: LoadedModel) -> Sizes:
+        """What the device's memory leaves for pages."""
+        config, device = self._config, self._device.torch
+        needs = measured(loaded.model, size, config, loaded.spec.vocab_size, device)
+        device_bytes = torch.cuda.get_device_properties(device).total_memory
+        n_bytes = pages_bytes(device_bytes, config.gpu_memory_utilization, needs)
+        _log.info(
+            line(
+                "gpu_memory",
+                device_bytes=device_bytes,
+                utilization=config.gpu_memory_utilization,
+                context_bytes=CONTEXT_BYTES,
+                weights_bytes=needs.weights_bytes,
+                activations_bytes=needs.activations_bytes,
+                graphs_bytes=needs.graphs_bytes,
+                pages_bytes=n_bytes,
+            )
+        )
+        self._config = replace(config, kv_cache_memory_bytes=n_bytes)
+        return self._size()
 
     def _warm(self, runner: Runner, size: Sizes) -> Runner:
         n_tokens = min(self._config.chunk_tokens, size.max_model_len - 1)

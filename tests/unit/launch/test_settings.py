@@ -149,10 +149,7 @@ def test_an_unknown_flag_names_the_nearest(argv: list[str], message: str) -> Non
     ("flag", "remark"),
     [
         ("--tensor-parallel-size", ": not supported yet"),
-        (
-            "--gpu_memory_utilization=0.9",
-            ": use --kv-cache-memory-bytes (bytes for pages, a worker)",
-        ),
+        ("--swap_space=4", ": use --kv-host-memory-bytes"),
         ("--no-enable-chunked-prefill", ": not needed: it is always so"),
         ("--trust-remote-code", ": not supported: no code of a model's repository is run"),
         ("--root-path", ": not supported yet"),
