@@ -22,7 +22,7 @@ FOREIGN = re.compile(
     r"systemd-\w+|sglang|genai-perf|aiperf|make|cmake|\./llama-server|python -m pytest|cd )\b"
 )
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:[-.][a-z0-9]+)*(?:_[a-z0-9]+)*")
-METRIC = re.compile(r"baton:[a-z]\w+")
+METRIC = re.compile(r"baton:[a-z]\w*[a-z0-9](?![\w*])")  # not of `baton:some_*_total`
 SHELL = [block for page in PAGES for block in blocks(page) if block.language in ("sh", "bash")]
 DATA = [block for page in PAGES for block in blocks(page) if block.language in ("json", "toml")]
 PYTHON = [block for page in PAGES for block in blocks(page) if block.language == "python"]
