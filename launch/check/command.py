@@ -24,7 +24,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str]:
 def kernel_warnings() -> list[str]:
     """What a server says of the kernels as it starts; nothing where they are as they should be."""
     return [
-        "; ".join(filter(None, (finding.text, finding.remedy)))
+        f"kernels: {'; '.join(filter(None, (finding.text, finding.remedy)))}"
         for finding in about_kernels(processor())
         if finding.level is not Level.OK
     ]

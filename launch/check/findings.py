@@ -19,7 +19,7 @@ WORKER_BYTES = 250_000_000  # of a worker, beside pages and weights
 GATEWAY_BYTES = 100_000_000
 OWN_FILES = 256  # that a server has open beside its clients' connections
 FETCH_FACTOR = 3  # a wheel, what is taken out of it, and room for others
-_COMPILER = "apt-get install -y g++ python3-dev, then install baton again"
+_COMPILE = "pip install --force-reinstall --no-deps -e . where the sources are"
 
 
 class Level(StrEnum):
@@ -120,34 +120,32 @@ def _software(case: Case) -> Iterator[Finding]:
 
 
 def _processor(case: Case) -> Iterator[Finding]:
-    return about_kernels(case.machine.processor)
+    processor = case.machine.processor
+    features = f" ({' '.join(processor.features)})" if processor.features else ""
+    yield ok("processor", f"{processor.name or processor.architecture}{features}")
+    yield from about_kernels(processor)
 
 
 def about_kernels(processor: Processor) -> Iterator[Finding]:
     """What computes, if the CPU does."""
     kernels = processor.kernels
-    features = f" ({' '.join(processor.features)})" if processor.features else ""
-    name = f"{processor.name or processor.architecture}{features}"
     if not kernels.current:
         yield stop(
             "kernels",
-            "the compiled kernels were not compiled from the sources beside them: they may crash, "
-            "or answer otherwise",
-            "compile them again, where the sources are: pip install --no-deps -e .",
+            "they were not compiled from the sources beside them: they may crash, or answer "
+            "otherwise",
+            _COMPILE,
         )
     elif kernels.isa:
-        yield ok("processor", f"{name}; compiled kernels: {kernels.isa}")
+        yield ok("kernels", f"compiled, {kernels.isa}")
     elif "avx2" in processor.features:
         yield warn(
-            "processor",
-            f"{name}; no compiled kernels ({kernels.why_not}): torch computes, several times "
-            "slower",
-            _COMPILER,
+            "kernels",
+            f"{kernels.why_not}: torch computes, several times slower",
+            f"apt-get install -y g++ python3-dev, then {_COMPILE}",
         )
     else:
-        yield warn(
-            "processor", f"{name}; the compiled kernels need an x86 with AVX2: torch computes"
-        )
+        yield warn("kernels", "none for this processor (x86 with AVX2): torch computes")
 
 
 def _cores(case: Case) -> Iterator[Finding]:
@@ -173,7 +171,9 @@ def _cores(case: Case) -> Iterator[Finding]:
 
 def _memory(case: Case) -> Iterator[Finding]:
     memory, model = case.machine.memory, case.machine.model
-    pages = sum(w.kv_cache_memory_bytes + w.kv_host_memory_bytes for w in case.workers)
+    here = [w for w in case.workers if cuda_number(w.device) is None]
+    pages = sum(w.kv_cache_memory_bytes for w in here)
+    pages += sum(w.kv_host_memory_bytes for w in case.workers)
     needed = pages + (model.weights_bytes or 0) + GATEWAY_BYTES + WORKER_BYTES * len(case.workers)
     text = (
         f"{gib(memory.available_bytes)} available of {gib(memory.total_bytes)}; KV pages take "

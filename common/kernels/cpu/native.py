@@ -4,9 +4,11 @@ Must not fall back on anything: whoever calls a kernel has asked `available` bef
 """
 
 try:
-    from common.kernels.cpu import _native as lib
+    import common.kernels.cpu._native as lib
+except ModuleNotFoundError:
+    _missing = "not compiled"
 except ImportError as error:
-    _missing = f"not compiled ({error})"
+    _missing = f"not loaded ({error})"
 else:
     _missing = "" if lib.best_isa() else "the processor has no AVX2"
 

@@ -18,19 +18,19 @@ from tests.unit.launch.check.builders import (
 
 STOP, WARN = Level.STOP, Level.WARN
 ON_GPU = ServeConfig(decode=DecodeConfig(devices="cuda:0"))
-NO_KERNELS = Kernels(isa="", why_not="not compiled (no module)", current=True)
+NO_KERNELS = Kernels(isa="", why_not="not compiled", current=True)
 CUDA_TORCH = replace(GOOD.software, torch="2.13.0", torch_cuda="13.0")
 
 
 def test_where_all_is_well_each_topic_has_one_line() -> None:
     found = found_in(GOOD)
     assert [finding.topic for finding in found] == [
-        *("system", "torch", "processor", "cores", "memory", "gpu", "model", "disk", "files"),
-        "port",
+        *("system", "torch", "processor", "kernels", "cores"),
+        *("memory", "gpu", "model", "disk", "files", "port"),
     ]
     assert {finding.level for finding in found} == {Level.OK}
     texts = {finding.topic: finding.text for finding in found}
-    assert "compiled kernels: avx512bf16" in texts["processor"]
+    assert texts["kernels"] == "compiled, avx512bf16"
     assert "1 prefill and 1 decode workers with 4 threads" in texts["cores"]
     assert "KV pages take 2.0 GiB" in texts["memory"]
 
@@ -47,14 +47,14 @@ def test_where_all_is_well_each_topic_has_one_line() -> None:
             machine(software=replace(GOOD.software, torch="2.9.0", torch_fits=False)),
             [(WARN, "torch")],
         ),
-        (machine(processor=replace(GOOD.processor, kernels=NO_KERNELS)), [(WARN, "processor")]),
+        (machine(processor=replace(GOOD.processor, kernels=NO_KERNELS)), [(WARN, "kernels")]),
         (
             machine(
                 processor=replace(
                     GOOD.processor, kernels=NO_KERNELS, architecture="aarch64", features=("asimd",)
                 )
             ),
-            [(WARN, "processor")],
+            [(WARN, "kernels")],
         ),
         (
             machine(
