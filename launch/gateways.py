@@ -28,7 +28,8 @@ from launch.gateway.roster import LOOK_S, MAX_LINE_BYTES, Ended, Roster, Serving
 from launch.gateway.server import CONNECTIONS_S, bound
 from launch.supervise import LocalWorker, Supervisor
 
-SILENT_S = 10.0  # that a gateway says nothing, who says something every second
+SILENT_S = 15.0  # a gateway says something every second: after so long it hangs
+PAUSE_S = 1.0  # between two looks: beyond it, it was we who did not hear
 REMEMBERED = 64  # workers that have ended, to be told of
 LEAVE_S = CONNECTIONS_S + 3.0  # for a gateway to leave, beyond the time that its requests get
 UNREAD_BYTES = 2**20  # of rosters: a gateway that does not read them is told no more
@@ -158,14 +159,17 @@ class Gateways:
         )
 
     async def _tell(self) -> None:
-        teller = Teller()
+        teller, looked_at = Teller(), time.monotonic()
         while True:
             self._write(teller.due(self._state()))
             now = time.monotonic()
+            if now - looked_at > PAUSE_S:
+                self._heard_at = dict.fromkeys(self._heard_at, now)
+            looked_at = now
             for instance, heard_at in list(self._heard_at.items()):
                 if now - heard_at > SILENT_S:
                     del self._heard_at[instance], self._serving[instance]
-                    self._supervisor.silent(instance)
+                    self._supervisor.hung(instance)
             await asyncio.sleep(LOOK_S)
 
     def _write(self, data: bytes) -> None:
