@@ -281,7 +281,7 @@ class Attempts:
         there = frozenset((chosen.decode, chosen.computing))
         waits = not there.isdisjoint(self._kept_from(transfer))
         if transfer.needs_own_workers:
-            waits = waits or any(self.at(worker) for worker in there)
+            waits = waits or any(self._computed_at(worker) for worker in there)
             self._wanted[transfer.transfer] = there
         return waits
 
@@ -293,12 +293,15 @@ class Attempts:
 
     def blame(self, worker: InstanceId) -> None:
         """It has crashed: by a suspect, if nobody else was there."""
-        there = list(self.at(worker))
-        for transfer in there:
+        for transfer in (there := self._computed_at(worker)):
             transfer.crashes += 1
         if len(there) == 1 and there[0].is_suspect:
             error = PeerError("the worker that computed it crashed, as others had before")
             self.reject(there[0], error)
+
+    def _computed_at(self, worker: InstanceId) -> list[Transfer]:
+        """A prefill worker has done its part of what it has handed over."""
+        return [t for t in self.at(worker) if t.phase is not Phase.HANDED or t.decodes_at(worker)]
 
     def offer(self, transfer: Transfer, workers: Sequence[InstanceId]) -> None:
         for worker in workers:

@@ -133,6 +133,9 @@ class Transfer:
     def is_prefill(self, worker: InstanceId) -> bool:
         return self.prefill is not None and self.prefill.instance == worker
 
+    def decodes_at(self, worker: InstanceId) -> bool:
+        return self.decode is not None and self.decode.instance == worker
+
     @property
     def over(self) -> bool:
         return not self.live()

@@ -97,6 +97,17 @@ def test_a_crash_is_its_only_suspect_s_fault() -> None:
     assert bench.core.idle
 
 
+def test_what_a_prefill_worker_has_handed_over_does_not_crash_it() -> None:
+    bench = Bench()
+    handed(bench, 50)
+    again(bench, Crashed(D))
+    again(bench, Crashed(D))
+    bench.hear(tokens(run(1, 51, attempt=3)))
+    bench.take(Crashed(P), PeerDown(P))
+    assert bench.error is None
+    assert not bench.opened  # nor is it missed
+
+
 def test_of_several_suspects_one_at_a_time_is_let_in_until_it_is_known_who_it_was() -> None:
     bench = Bench()
     for name in "abc":
