@@ -3,11 +3,17 @@
 Nothing is started; how the files read to Docker, Kubernetes and systemd is `make deploy-check`.
 """
 
+import json
 import re
 import shlex
+import subprocess
+import sys
+import threading
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +93,37 @@ def test_the_image_serves_at_the_port_that_it_exposes_and_is_asked_at() -> None:
     config = load_serve([], image_environ())
     assert f"EXPOSE {config.port}" in dockerfile()
     assert config.host == "0.0.0.0"
-    check = next(line for line in dockerfile().splitlines() if "HEALTHCHECK" in line)
-    assert "BATON_PORT" in check and "/ready" in check
+    (check,) = re.findall(r"HEALTHCHECK .* CMD (.*)", dockerfile())
+    program, flag, code = json.loads(check)
+    assert (program, flag) == ("python", "-c")
+    with answering() as (port, asked):
+        environ = {"BATON_PORT": str(port)}
+        assert subprocess.run([sys.executable, flag, code], env=environ, check=True).returncode == 0
+    assert asked == ["/ready"]
+
+
+@contextmanager
+def answering() -> Iterator[tuple[int, list[str]]]:
+    """A server that answers 200: its port, and the paths that it was asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port, asked
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_the_image_runs_as_nobody_and_keeps_models_where_it_may_write() -> None:
