@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from launch.fetch import DEFAULT_MODEL, fetch
 from launch.settings import cache_dir, load_serve
@@ -12,6 +13,11 @@ _HERE = Path(__file__).parent
 _WITH_SERVERS = ("system", "clients", "browser")
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read once, when Triton is first imported
+
+
+# A machine at work may stand still for longer than any deadline of one example.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

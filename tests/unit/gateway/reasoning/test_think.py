@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common.values import ReasoningParser
@@ -33,7 +33,6 @@ WRITTEN = [  # (from the first character on, what is written, thought, said)
 
 
 @pytest.mark.parametrize(("inside", "written", "thought", "said"), WRITTEN)
-@settings(deadline=None)  # a machine at work may stand still for longer than any
 @given(data=st.data())
 def test_thoughts_are_told_apart_however_they_are_cut(
     inside: bool,  # noqa: FBT001
