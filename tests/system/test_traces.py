@@ -1,5 +1,6 @@
-"""Traces of a real server, as a collector receives them: one tree for each request."""
+"""Traces of a real server, as a collector receives them: one tree for each request; and its log."""
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -86,8 +87,8 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def traced(default_model: Path, collector: Collector) -> Iterator[RunningServer]:
-    flags = ("--disaggregate", "always", "--otlp-traces-endpoint", collector.url)
-    with serving(default_model, *SMALL, *flags) as running:
+    where = ("--otlp-traces-endpoint", collector.url, "--log-format", "json")
+    with serving(default_model, *SMALL, "--disaggregate", "always", *where) as running:
         yield running
 
 
@@ -153,6 +154,20 @@ def test_a_streamed_request_as_a_tree(traced: RunningServer, collector: Collecto
     assert said["gen_ai.latency.time_to_first_token"] == pytest.approx(
         (first - root.start_time_unix_nano) / 1e9, abs=CLOCKS_S
     )
+
+
+def test_each_line_of_its_log_is_an_object(traced: RunningServer) -> None:
+    with connected(traced) as client:
+        answer = client.completions.create(model="smollm2", prompt="a secret", max_tokens=3)
+    until(lambda: answer.id in traced.log(), "how it ended")
+    *lines, rest = traced.log().split("\n")
+    assert rest == ""
+    told = [json.loads(line) for line in lines]
+    assert {"time", "level", "process", "event"} <= set.intersection(*map(set, told))
+    (ended,) = (one for one in told if one.get("request") == f"{answer.id}-0")
+    assert (ended["event"], ended["tokens"], ended["level"]) == ("finished", 3, "info")
+    assert {one["process"].partition("-")[0] for one in told} == {"gateway", "prefill", "decode"}
+    assert "secret" not in traced.log()
 
 
 @pytest.mark.full
