@@ -104,7 +104,9 @@ def test_another_host_is_another_way(tmp_path: Path) -> None:
         assert why.startswith("unreachable: cuda_ipc: another host")
 
 
-def test_where_cuda_opens_nothing_pages_go_another_way_from_then_on(tmp_path: Path) -> None:
+def test_where_cuda_opens_nothing_pages_go_another_way_from_then_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with (
         OwnerProcess("auto", tmp_path, gpu=Gpu()) as owner,
         Reader("auto", tmp_path, gpu=Gpu()) as reader,
@@ -114,6 +116,7 @@ def test_where_cuda_opens_nothing_pages_go_another_way_from_then_on(tmp_path: Pa
         status, why = reader.pull(owner.key, copies)
         assert (status, why.split(":")[0]) == (Status.FAILED, Reason.REFUSED)
         assert f"memory of device {TWO[0]} cannot be opened" in why
+        assert "event=pages_come_otherwise peer=0wner" in caplog.text
         assert reader.pull(owner.key, copies) == (Status.DONE, "")
         assert reader.holds(copies)
         reader.transport.forget(owner.key.owner)  # and is asked anew when it comes back

@@ -6,11 +6,13 @@ read from ours, or CUDA opens no handles between the two processes. Pages are go
 dies.
 """
 
+import logging
 import socket
 from pathlib import Path
 
 from common.errors import PeerError, SetupError
 from common.ids import HostId, InstanceId
+from common.log import line
 from common.messages import RegionKey
 from transfer import fdpass
 from transfer.api import Region
@@ -18,6 +20,8 @@ from transfer.backends.mapped import MappedBackend
 from transfer.cuda_device import CudaDevice, CudaStream
 from transfer.cuda_memory import DevicePages, DeviceReader, PeerDevicePages
 from transfer.tickets import Pull, Reason, Tickets
+
+_log = logging.getLogger(__name__)
 
 _BETWEEN = "@"  # in a door, the device's bus id and the socket's path
 
@@ -88,6 +92,9 @@ class CudaBackend(MappedBackend):
             )
         except (OSError, ValueError, PeerError) as error:
             self._closed_doors[remote.owner, remote.region] = str(error)
+            _log.warning(
+                line("pages_come_otherwise", peer=remote.owner, not_by=f"cuda_ipc: {error}")
+            )
             raise
 
     def start(self, pull: Pull) -> None:
