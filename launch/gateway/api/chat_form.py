@@ -43,7 +43,7 @@ class ChatForm(ChoicesForm[ChatChunkChoice]):
     ) -> None:
         super().__init__(answer_id, model, tokenizer, prepared)
         self._calling = prepared.calling
-        self._thinks = prepared.thinks is not None
+        self._tells_thoughts = prepared.thinks is not None and prepared.tells_thoughts
         self._reading = Reading(prepared)
         self._tells_text_alone &= self._reading.is_plain
         self._call_ids: dict[tuple[int, int], str] = {}  # by choice and call
@@ -59,13 +59,14 @@ class ChatForm(ChoicesForm[ChatChunkChoice]):
 
     def _event(self, piece: Piece) -> bytes:
         said = self._reading.read(piece)
-        told = said.text or said.calls or said.reasoning
+        thought = said.reasoning if self._tells_thoughts else ""
+        told = said.text or said.calls or thought
         if piece.text and not (told or piece.scored or piece.tokens or piece.finish):
             return b""  # it may become a call
         choice = ChatChunkChoice(
             index=piece.choice,
             delta=ChatDelta(
-                reasoning_content=said.reasoning or None,
+                reasoning_content=thought or None,
                 content=said.text or (None if told or piece.finish else ""),
                 tool_calls=[self._call(piece.choice, part) for part in said.calls] or None,
             ),
@@ -92,7 +93,7 @@ class ChatForm(ChoicesForm[ChatChunkChoice]):
     def _choice(self, index: int, choice: Gathered) -> ChatChoice:
         said = self._reading.read_all(choice.pieces)
         message = ChatMessage(content=said.text)
-        if self._thinks:
+        if self._tells_thoughts:
             message.reasoning_content = said.reasoning or None
         if said.calls or said.reasoning:
             message.content = said.text or None
@@ -149,4 +150,4 @@ class ChatForm(ChoicesForm[ChatChunkChoice]):
         return list(self._prompts[0]) if self._prompts else UNSET
 
     def _scores(self, scored: Sequence[Scored]) -> ChatLogprobs:
-        return ChatLogprobs(content=chat_logprobs(scored, self._tokenizer))
+        return ChatLogprobs(content=chat_logprobs(scored, self._tokenizer, self._name_of))

@@ -73,9 +73,8 @@ class CompletionForm(ChoicesForm[CompletionChoice]):
     def _scores(self, scored: Sequence[Scored]) -> CompletionLogprobs | None:
         if self._logprobs is None:
             return None
-        text_of = self._tokenizer.text_of
         return CompletionLogprobs(
-            tokens=[text_of(s.token) for s in scored],
+            tokens=[self._name_of(s.token) for s in scored],
             token_logprobs=[None if s.logprob is None else s.logprob.logprob for s in scored],
             top_logprobs=[self._top(s.logprob, self._logprobs) for s in scored],
             text_offset=[s.offset for s in scored],
@@ -88,4 +87,4 @@ class CompletionForm(ChoicesForm[CompletionChoice]):
         pairs = [*zip(logprob.top_tokens, logprob.top_logprobs, strict=True)][:n]
         if logprob.token not in logprob.top_tokens[:n]:
             pairs.append((logprob.token, logprob.logprob))
-        return {self._tokenizer.text_of(token): value for token, value in pairs}
+        return {self._name_of(token): value for token, value in pairs}

@@ -13,7 +13,30 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import msgspec
 
 from common.errors import ClientError
-from launch.gateway.api.requests import INSTEAD
+
+INSTEAD = {
+    "max_tokens": "use max_output_tokens",
+    "response_format": "use text.format",
+    "guided_json": "use structured_outputs.json",
+    "guided_regex": "use structured_outputs.regex",
+    "guided_choice": "use structured_outputs.choice",
+    "guided_grammar": "use structured_outputs.grammar",
+    "guided_decoding_backend": "leave it out: there is one",
+    "guided_whitespace_pattern": "leave it out: JSON comes on one line",
+    "response_format.schema": "give it as response_format.json_schema.schema",
+    "use_beam_search": "use n, or best_of",
+    "bad_words": "use logit_bias",
+    "allowed_token_ids": "use structured_outputs, or logit_bias",
+    "prompt_embeds": "send text, or token ids",
+    "logits_processors": "use logit_bias",
+    "kv_transfer_params": "leave it out: the server hands over by itself",
+    "mm_processor_kwargs": "leave it out: text alone is served",
+    "media_io_kwargs": "leave it out: text alone is served",
+    "vllm_xargs": "leave it out: there are no further arguments",
+    "thinking_token_budget": "use max_completion_tokens",
+    "repetition_detection": "use repetition_penalty",
+}
+"""What to do in place of fields that other servers have, or have had: they are unknown here."""
 
 _Request = TypeVar("_Request")
 _PATH = re.compile(r"^(?P<what>.*) - at `(?:key in )?\$(?P<path>[^`]*)`$", re.DOTALL)

@@ -85,6 +85,7 @@ class Form(ABC):
         self._model = model
         self._tokenizer = tokenizer
         self._logprobs = prepared.logprobs
+        self._name_of = _numbered if prepared.tokens_as_ids else tokenizer.text_of
 
     @abstractmethod
     def opening(self, n_choices: int) -> bytes:
@@ -161,6 +162,11 @@ class ChoicesForm(Form, Generic[_Choice]):
         """The body of an event."""
 
 
+def _numbered(token: int) -> str:
+    """As vLLM writes it."""
+    return f"token_id:{token}"
+
+
 def sse(data: bytes) -> bytes:
     """One server-sent event."""
     return b"data: " + data + b"\n\n"
@@ -194,16 +200,18 @@ class Usages:
         )
 
 
-def chat_logprobs(scored: Sequence[Scored], tokenizer: Tokenizer) -> list[ChatTokenLogprob]:
+def chat_logprobs(
+    scored: Sequence[Scored], tokenizer: Tokenizer, name_of: Callable[[int], str]
+) -> list[ChatTokenLogprob]:
     """Of tokens that have one."""
-    text_of, bytes_of = tokenizer.text_of, tokenizer.bytes_of
+    bytes_of = tokenizer.bytes_of
     return [
         ChatTokenLogprob(
-            token=text_of(one.token),
+            token=name_of(one.token),
             logprob=one.logprob,
             bytes=list(bytes_of(one.token)),
             top_logprobs=[
-                TopLogprob(token=text_of(token), logprob=value, bytes=list(bytes_of(token)))
+                TopLogprob(token=name_of(token), logprob=value, bytes=list(bytes_of(token)))
                 for token, value in zip(one.top_tokens, one.top_logprobs, strict=True)
             ],
         )

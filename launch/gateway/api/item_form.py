@@ -79,7 +79,7 @@ class ItemForm(Form):
     # --- parts -------------------------------------------------------------------------------
 
     def _take(self, piece: Piece) -> list[Event]:
-        scores = chat_logprobs(piece.scored, self._tokenizer)
+        scores = chat_logprobs(piece.scored, self._tokenizer, self._name_of)
         events = self._output.take(self._reading.read(piece), scores)
         if piece.finish is not None:
             self._complete = piece.finish == "stop"

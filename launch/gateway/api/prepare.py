@@ -77,6 +77,8 @@ class Prepared:
     priority: int  # lower ones come first
     calling: Calling | None  # of tools; None: the answer is text
     thinks: bool | None  # from the first token on; None: no thoughts are told apart
+    tells_thoughts: bool = True
+    tokens_as_ids: bool = False  # where logprobs are told
     fields: Fields
     items: ItemRequest | None = None  # that was asked, of /v1/responses
 
@@ -225,12 +227,14 @@ def _prepared(request: Sampling, served: Served, asked: _Asked) -> Prepared:
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         return_token_ids=bool(request.return_token_ids),
+        tokens_as_ids=bool(request.return_tokens_as_token_ids),
         slo=_slo(request.slo, served.slo),
         timeout_s=request.timeout_s,
         salt=request.cache_salt or "",
         priority=request.priority,
         calling=calling,
         thinks=None if base.grammar else asked.thinks,  # a form leaves no room for thoughts
+        tells_thoughts=not isinstance(request, ChatRequest) or request.include_reasoning,
         fields=Fields(prompt=asked.source, max_tokens=param),
     )
 

@@ -172,7 +172,8 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]
 
 def _encoded(prompt: str | list[int], request: CompletionRequest, served: Served) -> Encoded:
     if isinstance(prompt, str):
-        ids = _encode(prompt, request, served, param="prompt", add_special_tokens=True)
+        adds = request.add_special_tokens
+        ids = _encode(prompt, request, served, param="prompt", add_special_tokens=adds)
         return ids, prompt
     if not prompt:
         raise ClientError("a prompt has no tokens; give at least one", param="prompt")

@@ -11,8 +11,9 @@ from typing import Any
 
 from common.text.grammar import MAX_GRAMMAR_CHARS
 from launch.gateway.api.bodies import LEAST_BYTES_PER_S, MAX_BODY_BYTES, PATIENCE_S
+from launch.gateway.api.decoding import INSTEAD
 from launch.gateway.api.docs import COMMANDS, ERRORS, GETS, MODELS, POSTS, openapi
-from launch.gateway.api.requests import INSTEAD, MAX_CHOICES, MAX_INT, SUPPORT
+from launch.gateway.api.requests import MAX_CHOICES, MAX_INT, SUPPORT
 from launch.gateway.protocol import MAX_HEAD_BYTES
 
 _Schema = Mapping[str, Any]

@@ -232,6 +232,12 @@ class Sampling(Drawing, kw_only=True, forbid_unknown_fields=True):
         ResponseFormat | None, Meta(description="what an answer must be, as OpenAI says it")
     ] = None
     stream_options: Annotated[StreamOptions | None, Meta(description="needs stream")] = None
+    return_tokens_as_token_ids: Annotated[
+        bool | None, Meta(description='tokens with a logprob are told as "token_id:7"')
+    ] = None
+    spaces_between_special_tokens: Annotated[bool | None, IGNORED] = None
+    length_penalty: Annotated[float | None, IGNORED] = None
+    request_id: Annotated[str | None, IGNORED] = None
     store: Annotated[bool | None, IGNORED] = None
 
 
@@ -302,6 +308,9 @@ class CompletionRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
         Meta(description="a text, texts, token ids, or lists of token ids"),
     ]
     echo: Annotated[bool | None, Meta(description="an answer begins with its prompt")] = None
+    add_special_tokens: Annotated[
+        bool, Meta(description="to a prompt that is text those that the model wants around it")
+    ] = True
     logprobs: Annotated[
         Alternatives | None, Meta(description="alternatives told of each token [no logprobs]")
     ] = None
@@ -342,6 +351,9 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     add_special_tokens: Annotated[
         bool, Meta(description="those that the model wants around a prompt, beside the template's")
     ] = False
+    include_reasoning: Annotated[
+        bool, Meta(description="tell the thoughts of a reasoning model, where they are told apart")
+    ] = True
     add_generation_prompt: Annotated[
         bool | None,
         Meta(description="begin the assistant's turn [unless the final message is continued]"),
@@ -376,21 +388,3 @@ class ChatRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     prediction: Annotated[Any, IGNORED] = None
     reasoning_effort: Annotated[str | None, IGNORED] = None
     verbosity: Annotated[str | None, IGNORED] = None
-
-
-INSTEAD = {
-    "max_tokens": "use max_output_tokens",
-    "response_format": "use text.format",
-    "guided_json": "use structured_outputs.json",
-    "guided_regex": "use structured_outputs.regex",
-    "guided_choice": "use structured_outputs.choice",
-    "guided_grammar": "use structured_outputs.grammar",
-    "guided_decoding_backend": "leave it out: there is one",
-    "guided_whitespace_pattern": "leave it out: JSON comes on one line",
-    "response_format.schema": "give it as response_format.json_schema.schema",
-    "use_beam_search": "use n, or best_of",
-    "bad_words": "use logit_bias",
-    "allowed_token_ids": "use structured_outputs, or logit_bias",
-    "prompt_embeds": "send text, or token ids",
-}
-"""What to do in place of fields that other servers have, or have had: they are unknown here."""

@@ -272,3 +272,20 @@ def test_the_best_of_several_samples_are_told_and_all_are_counted(smollm2: TextM
         assert (len(expect.samples), expect.params.logprobs) == (3, 0)
 
     run(smollm2, lambda _expect, sample: said[sample], test)
+
+
+def test_tokens_with_a_logprob_may_be_told_by_number(smollm2: TextModel) -> None:
+    async def test(served: Served) -> None:
+        asked: Any = {"return_tokens_as_token_ids": True, "return_token_ids": True}
+        (whole,) = (await served.complete(prompt="a", logprobs=1, **asked))["choices"]
+        names = [f"token_id:{token}" for token in whole["token_ids"]]
+        assert whole["logprobs"]["tokens"] == names
+        tops = whole["logprobs"]["top_logprobs"]
+        assert all(name in top for name, top in zip(names, tops, strict=True))
+        chat: Any = {"messages": [{"role": "user", "content": "a"}], "logprobs": True}
+        response = await served.post("/v1/chat/completions", **chat, **asked)
+        (choice,) = response.json()["choices"]
+        told = [one["token"] for one in choice["logprobs"]["content"]]
+        assert told == [f"token_id:{token}" for token in choice["token_ids"]]
+
+    run(smollm2, always(ended(smollm2, "Hello there")), test)

@@ -128,3 +128,17 @@ def test_without_a_parser_thoughts_are_text(thinking: TextModel) -> None:
         assert "completion_tokens_details" not in body["usage"]
 
     run(thinking, WRITTEN, test, ServeConfig(served_model_name="tiny"))
+
+
+def test_thoughts_need_not_be_told(thinking: TextModel) -> None:
+    async def test(served: Served) -> None:
+        told = await message(served, include_reasoning=False)
+        assert told["content"] == "\n\nSo."
+        assert "reasoning_content" not in told
+        asked: Any = {"messages": [USER], "max_tokens": 90, "include_reasoning": False}
+        events = await served.events(CHAT, **asked)
+        deltas = [event["choices"][0]["delta"] for event in events]
+        assert "".join(delta.get("content") or "" for delta in deltas) == "\n\nSo."
+        assert not any("reasoning_content" in delta for delta in deltas)
+
+    run(thinking, WRITTEN, test)

@@ -10,6 +10,7 @@ from openai.resources.chat.completions import Completions as Chats
 from openai.resources.completions import Completions
 from openai.resources.responses import Responses
 
+from launch.gateway.api.decoding import INSTEAD
 from launch.gateway.api.docs import ERRORS, POSTS, ServedLimits, openapi
 from launch.gateway.api.item_request import ItemRequest
 from launch.gateway.api.requests import SERVED, ChatRequest, CompletionRequest
@@ -77,3 +78,26 @@ def test_every_parameter_of_the_official_client_is_known(
     of_the_client = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
     names = set(inspect.signature(create).parameters) - of_the_client
     assert names - set(fields(openapi(), kind)) == set()
+
+
+OF_VLLM = {
+    *("top_k", "min_p", "repetition_penalty", "length_penalty", "stop_token_ids", "priority"),
+    *("include_stop_str_in_output", "ignore_eos", "min_tokens", "skip_special_tokens"),
+    *("spaces_between_special_tokens", "truncate_prompt_tokens", "prompt_logprobs"),
+    *("allowed_token_ids", "bad_words", "use_beam_search", "add_special_tokens", "request_id"),
+    *("structured_outputs", "cache_salt", "return_token_ids", "return_tokens_as_token_ids"),
+    *("kv_transfer_params", "logits_processors", "vllm_xargs", "repetition_detection"),
+}
+OF_VLLM_CHATS = {
+    *("chat_template", "chat_template_kwargs", "documents", "add_generation_prompt"),
+    *("continue_final_message", "include_reasoning", "reasoning_effort", "mm_processor_kwargs"),
+    *("media_io_kwargs", "thinking_token_budget"),
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [(OF_VLLM | {"prompt_embeds"}, CompletionRequest), (OF_VLLM | OF_VLLM_CHATS, ChatRequest)],
+)
+def test_every_field_of_vllm_is_known_or_has_a_remedy(names: set[str], kind: type) -> None:
+    assert names - set(fields(openapi(), kind)) <= INSTEAD.keys()

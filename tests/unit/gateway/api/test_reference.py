@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from launch.gateway.api.decoding import INSTEAD
 from launch.gateway.api.docs import POSTS
 from launch.gateway.api.reference import reference
-from launch.gateway.api.requests import INSTEAD
 
 FILE = Path(__file__).resolve().parents[4] / "docs" / "api.md"
 
