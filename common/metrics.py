@@ -120,6 +120,8 @@ class GatewayMetrics:
             ("model_name", "finished_reason"),
             registry=self._registry,
         )
+        for reason in ("stop", "length", "abort"):  # there from the start: a first one is a change
+            self._success.labels(model_name, reason)
         self._failure = Counter(
             "baton:request_failure_total",
             "Requests that were refused or failed, by HTTP status",

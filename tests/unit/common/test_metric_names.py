@@ -47,7 +47,6 @@ def exported(metrics: GatewayMetrics) -> dict[str, str]:
 
 def test_every_name_of_vllm_is_exported_or_has_a_reason() -> None:
     metrics = GatewayMetrics("m")
-    metrics.success("stop")
     metrics.metrics(Role.DECODE, D, Metrics(values=()))
     metrics.snapshot(Role.DECODE, D, SNAPSHOT)
     metrics.joined(HELLO)
@@ -89,3 +88,8 @@ def test_a_workers_histogram_arrives_as_it_was_kept() -> None:
 def test_bounds_ascend() -> None:
     for _, bounds in WORKER_HISTOGRAMS.values():
         assert sorted(set(bounds)) == list(bounds)
+
+
+def test_every_way_to_end_is_counted_from_the_start() -> None:
+    told = GatewayMetrics("m").totals()
+    assert told.answers == {"stop": 0, "length": 0, "abort": 0}

@@ -61,6 +61,7 @@ def test_what_cannot_be_asked(smollm2: TextModel) -> None:
     assert refused(smollm2, prompt="a", tools=[TOOL]) == "tools"
     assert refused(smollm2, prompt="a", add_generation_prompt=True) == "add_generation_prompt"
     assert refused(smollm2, messages=[]) == "messages"
+    assert refused(smollm2, messages=[USER], tools=[TOOL, TOOL]) == "tools[1].function.name"
     assert refused(smollm2, messages=[{"role": "user"}]) == "messages[0].content"
 
 
