@@ -86,6 +86,7 @@ class Gateways:
         self._writers: set[asyncio.StreamWriter] = set()
         self._serving: dict[InstanceId, Serving] = {}
         self._heard_at: dict[InstanceId, float] = {}
+        self._is_ready = False
         self._over = asyncio.Event()
         self.troubles: Callable[[Role], tuple[str, ...]] = lambda _: ()
         self.local_workers: Callable[[], tuple[LocalWorker, ...]] = tuple
@@ -124,6 +125,7 @@ class Gateways:
         """Until every gateway serves with so many workers."""
         while not self._is_up(wanted):  # noqa: ASYNC110 - told by several, and seldom waited for
             await asyncio.sleep(LOOK_S)
+        self._is_ready = True
 
     async def drain(self) -> None:
         """Each finishes what it has in flight, and leaves."""
@@ -156,6 +158,7 @@ class Gateways:
             ended=tuple(self._ended),
             troubles={role: self.troubles(role) for role in (Role.PREFILL, Role.DECODE)},
             local=self.local_workers(),
+            ready=self._is_ready,
         )
 
     async def _tell(self) -> None:

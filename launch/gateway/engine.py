@@ -167,7 +167,7 @@ class Engine:
         self.on_up: Callable[[InstanceId], None] = _unheard
         self.on_down: Callable[[InstanceId], None] = _unheard
         self.on_hung: Callable[[InstanceId], None] = _unheard
-        self.troubles: Callable[[Role], Sequence[str]] = _no_troubles  # why workers are not up
+        self.troubles: Callable[[Role], Sequence[str]] = lambda _: ()  # why workers are not up
 
     # --- what the HTTP side calls ------------------------------------------------------------
 
@@ -286,6 +286,10 @@ class Engine:
         self._links.lost(instance, time.monotonic())
         self._schedule()
 
+    def wake(self) -> None:
+        """Look at the links now: somebody was dialled."""
+        self._schedule()
+
     def too_slow(self, request: RequestId) -> None:
         """Its reader does not keep up."""
         self._metrics.slow_readers_total.inc()
@@ -394,7 +398,3 @@ class Engine:
 
 def _unheard(_instance: InstanceId) -> None:
     pass
-
-
-def _no_troubles(_role: Role) -> Sequence[str]:
-    return ()

@@ -285,7 +285,7 @@ class _Api:
         """200: every pool that is configured has a worker. 503 names what is short."""
         up, wanted, short = self._engine.workers(), self._wanted, self._short()
         draining = self._admission.draining
-        ready = not short and not draining
+        ready = not short and not draining and self._admission.all_ready()
         state = {
             "ready": ready,
             "draining": draining,

@@ -66,7 +66,8 @@ class _Gateway:
         self._control.engine.on_crash = self._crashed
         self._follower = Follower(self._control)
         places = Places(len(serve.api_key or ()), shared=Path(config.places), gateway=number)
-        self._server = HttpServer(serve, self._control.engine, metrics, places)
+        engine, follower = self._control.engine, self._follower
+        self._server = HttpServer(serve, engine, metrics, places, follower.all_ready)
         self._draining: asyncio.Task[None] | None = None
         self._exit_code = 0
 

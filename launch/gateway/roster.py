@@ -37,6 +37,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     ended: tuple[Ended, ...]
     troubles: dict[Role, tuple[str, ...]]  # why workers are not up
     local: tuple[LocalWorker, ...]
+    ready: bool  # every gateway has served, with all workers there
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +89,10 @@ class Follower:
             writer.close()
             on_lost()
 
+    def all_ready(self) -> bool:
+        """A client may come to any gateway: all are as this one is."""
+        return self._roster is not None and self._roster.ready
+
     async def linked(self, within_s: float) -> None:
         """Until every worker of the first roster is up here, too, or that time is over."""
         with suppress(TimeoutError):
@@ -106,8 +111,9 @@ class Follower:
         self._known_ended = frozenset(ended.instance for ended in roster.ended)
         now = time.monotonic()
         for peer in roster.workers:
-            if peer.instance not in engine.fleet:  # it is when the engine has next heard
+            if peer.instance not in engine.fleet:
                 self._control.links.dial(peer, now)
+        engine.wake()
         self._came.set()
 
     async def _tell(self, writer: asyncio.StreamWriter) -> None:

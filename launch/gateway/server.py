@@ -40,13 +40,17 @@ class HttpServer:
         engine: Engine,
         metrics: GatewayMetrics,
         places: Places | None = None,
+        all_ready: Callable[[], bool] | None = None,
     ) -> None:
-        """`places`: where other gateways of the server are counted, too."""
+        """`places`: where other gateways of the server are counted, too; `all_ready`: whether they
+        take requests."""
         self._config = config
         self._engine = engine
         self._metrics = metrics
         self._places = places
         self._admission = Admission(config.max_waiting_requests, metrics, places)
+        if all_ready is not None:
+            self._admission.all_ready = all_ready
         self._http: _Server | None = None
         self._prepared = asyncio.Event()
 

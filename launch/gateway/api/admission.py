@@ -4,6 +4,7 @@ Past the bound a request is refused before any work is done for it. Must not kno
 """
 
 import asyncio
+from collections.abc import Callable
 
 from common.errors import Overloaded
 from common.metrics import GatewayMetrics
@@ -25,6 +26,7 @@ class Admission:
         self._empty.set()
         self.in_progress = 0  # here
         self.draining = False  # True: what is here is finished, and nothing more is taken
+        self.all_ready: Callable[[], bool] = lambda: True  # other gateways of the server, too
 
     def enter(self) -> None:
         """Raises Overloaded; otherwise to be answered with `leave`."""

@@ -22,7 +22,13 @@ NOBODY = ModelIdentity(name="", fingerprint="", kv_dtype="", page_layout="", ker
 
 
 def roster(*workers: Peer, ended: tuple[Ended, ...] = ()) -> Roster:
-    return Roster(workers=workers, ended=ended, troubles={Role.DECODE: ("it fell",)}, local=())
+    return Roster(
+        workers=workers,
+        ended=ended,
+        troubles={Role.DECODE: ("it fell",)},
+        local=(),
+        ready=bool(workers),
+    )
 
 
 def line(state: msgspec.Struct) -> bytes:
@@ -63,7 +69,9 @@ async def follow(run_dir: Path) -> None:
         following = asyncio.create_task(follower.follow(run_dir / "l", lost.set))
         writer = await writers.get()
         writer.write(line(roster(worker)))
+        assert not follower.all_ready()
         await follower.linked(5)
+        assert follower.all_ready()
         assert control.engine.workers()[Role.DECODE] == 1
         assert list(control.engine.troubles(Role.DECODE)) == ["it fell"]
         writer.write(line(roster(ended=(Ended(worker.instance, crashed=True),))))
