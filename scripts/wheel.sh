@@ -17,7 +17,10 @@ for wheel in build/wheels/*.whl; do
         echo "warning: no compiled kernels are in $(basename "$wheel"): is there a C++ compiler?" >&2
         mv "$wheel" dist/
     elif [ "$(uname -s)" = Linux ]; then
-        PATH="$venv/bin:$PATH" "$venv/bin/auditwheel" repair --wheel-dir dist "$wheel" >/dev/null 2>&1
+        told=$(PATH="$venv/bin:$PATH" "$venv/bin/auditwheel" repair --wheel-dir dist "$wheel" 2>&1) || {
+            echo "$told" >&2
+            exit 1
+        }
     else
         mv "$wheel" dist/
     fi
