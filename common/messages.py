@@ -13,8 +13,7 @@ difference:
 - you are behind what I sent (`next_index`, `phase`): I send it again.
 
 This is sound because messages of one sender to one receiver arrive in order or not at all: they
-are numbered, and `common.wire` drops what comes late or twice. `Hello` and `HelloRefused` alone are
-not: no protocol changes how they are sent, and each stands for itself.
+are numbered (but for `Hello` and `HelloRefused`), and `common.wire` drops what is late.
 """
 
 from enum import StrEnum, auto
@@ -28,7 +27,7 @@ from common.moments import Mark
 from common.params import FinishReason, SamplingParams, TokenLogprob
 from common.parts import Message, Natural, Part, Positive
 
-PROTOCOL = 7
+PROTOCOL = 8
 
 # --- what requests are made of ---------------------------------------------------------------
 
@@ -187,6 +186,7 @@ class Prefill(Message, frozen=True, kw_only=True):
     decode_cached_tokens: int = 0  # hint: what `decode` probably holds already
     deadline_s: float | None = None  # from here to the first token, where an SLO states one
     refuse_if_late: bool = False  # no answer was promised yet: refuse what would miss `deadline_s`
+    recovering: bool = False  # it was accepted, and has lost its workers: a place is kept for it
     alone: bool = False  # passes that it was in have failed: nobody shares its next ones
     priority: int = 0  # lower ones come first, in line and no further: nobody waits for ever
 
@@ -203,6 +203,7 @@ class Expect(Message, frozen=True, kw_only=True):
     salt: str = ""
     deadline_s: float | None = None  # as in `Prefill`: for a worker that runs the prompt itself
     refuse_if_late: bool = False  # the same
+    recovering: bool = False  # the same
     alone: bool = False  # as in `Prefill`
     tpot_s: float | None = None  # mean seconds between two tokens that the request asks for
     priority: int = 0  # as in `Prefill`
@@ -345,10 +346,7 @@ class Failed(Message, frozen=True, kw_only=True):
 
 
 class Snapshot(Message, frozen=True, kw_only=True):
-    """worker -> gateway: load and prefix events
-
-    A gap in `sequence`, or a heartbeat that tells of a later one, calls for `Resync`.
-    """
+    """worker -> gateway: load and prefix events; whoever misses one asks for `Resync`"""
 
     sequence: int  # ascending by 1 per receiver
     whole: bool  # `stored` is everything; forget what came before

@@ -295,7 +295,8 @@ def refusal(
     if pages > limits.n_pages:
         return Refusal(f"{pages} pages of {limits.n_pages} that the KV cache has", None)
     priorities = [transfer.request.priority for transfer in waiting]
-    if is_full(request.priority, priorities, limits.max_waiting):
+    recovering = request.recovering
+    if is_full(request.priority, priorities, limits.max_waiting, recovering=recovering):
         text = f"{len(waiting)} requests of {limits.max_waiting} wait"
         return Refusal(text, retry_after_s(waiting, limits, step_s))
     return None

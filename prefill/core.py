@@ -155,7 +155,7 @@ class PrefillCore:
             known = None
         if known is None:
             tokens = (*request.prompt, *request.samples[0].outputs)
-            refused = self._refusal(len(tokens), request.priority)
+            refused = self._refusal(len(tokens), request)
             if refused is not None:
                 self._refuse(gateway, request, refused)
                 return
@@ -170,9 +170,14 @@ class PrefillCore:
         answer = Accepted(transfer=request.transfer, attempt=request.attempt)
         self._transfers.send(gateway, answer)
 
-    def _refusal(self, n_tokens: int, priority: int) -> Refusal | None:
+    def _refusal(self, n_tokens: int, request: Prefill) -> Refusal | None:
         queued = [p for p in self._transfers.all if p.phase is Phase.WAITING]
-        full = is_full(priority, [p.request.priority for p in queued], self._limits.max_waiting)
+        full = is_full(
+            request.priority,
+            [p.request.priority for p in queued],
+            self._limits.max_waiting,
+            recovering=request.recovering,
+        )
         waiting, rate = [p.remaining for p in queued], self._pulse.tokens_per_s
         reason = refusal(n_tokens, waiting, self._limits, rate, full=full)
         if reason is None and self._draining:

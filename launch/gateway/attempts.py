@@ -172,9 +172,8 @@ class Attempts:
 
     def route(self, transfer: Transfer, now: float) -> None:
         """Open the next attempt, if there are workers for it."""
-        if transfer.retry_at is not None and transfer.retry_at > now:
-            return
-        if self._given_up(transfer, now):
+        is_early = transfer.retry_at is not None and transfer.retry_at > now
+        if is_early or self._given_up(transfer, now):
             return
         demand = self._demand(transfer, now)
         chosen = self._choose(transfer, demand, now)
@@ -194,6 +193,7 @@ class Attempts:
         transfer.decode_cached_tokens = chosen.decode_cached_tokens
         transfer.deadline_s = demand.ttft_s
         transfer.refuse_if_late = self._may_refuse(transfer)
+        transfer.recovering = self.requests[transfer.generate.request].admitted
         transfer.handed_by = now + chosen.ttft_s
         transfer.awaited = set(transfer.workers)
         transfer.resumes = tuple(Resume(s.sample, tuple(s.outputs)) for s in transfer.live())

@@ -96,6 +96,7 @@ class Transfer:
     decode_cached_tokens: int = 0
     deadline_s: float | None = None  # of the attempt: from its routing to the first token
     refuse_if_late: bool = False  # nobody was promised an answer yet
+    recovering: bool = False  # earlier workers have accepted it
     handed_by: float = 0.0  # of the attempt: when its prompt should be computed; the core's clock
     resumes: tuple[Resume, ...] = ()  # what the attempt started from, whatever has come since
     prefill_over: bool = False  # of this attempt: it has let go of it
@@ -207,6 +208,7 @@ class Transfer:
             decode_cached_tokens=self.decode_cached_tokens,
             deadline_s=self.deadline_s,
             refuse_if_late=self.refuse_if_late,
+            recovering=self.recovering,
             alone=self.is_suspect,
             priority=self.generate.priority,
         )
@@ -223,6 +225,7 @@ class Transfer:
             salt=self.generate.salt,
             deadline_s=self.deadline_s,
             refuse_if_late=self.refuse_if_late,
+            recovering=self.recovering,
             alone=self.is_suspect,
             tpot_s=self.generate.slo.tpot_s,
             priority=self.generate.priority,

@@ -1,5 +1,8 @@
 """Who is to blame when workers die, and what that costs the others."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,10 +10,13 @@ from hypothesis import strategies as st
 from bench.simulate.cluster import Cluster
 from bench.simulate.model import POISON, SLOW_POISON
 from bench.simulate.model import generate as generate_prompt
+from bench.simulate.process import Process
 from bench.simulate.shape import Shape
 from bench.simulate.workload import workload
-from common.engine.events import PeerDown, PeerUp
-from common.errors import PeerError
+from common.engine.events import PeerDown, PeerUp, Received
+from common.errors import Overloaded, PeerError
+from common.ids import Role, TransferId
+from common.messages import Expect, Prefill, Refused
 from launch.gateway.attempts import RETRY_S, Attempts
 from launch.gateway.events import Crashed
 from tests.unit.gateway.builders import D2, P2, Bench, D, P, generate, hello
@@ -71,4 +77,33 @@ def test_a_prompt_that_kills_its_workers_is_failed_alone_while_others_come(
     assert isinstance(cluster.client(deadly).error, PeerError)
     assert all(cluster.client(one).whole for one in others)
     assert cluster.network.counts["crashed"] <= 5
+    cluster.settle()
+
+
+@pytest.mark.parametrize("prefills", [0, 1])
+def test_whoever_was_accepted_finds_a_place_where_queues_are_full(prefills: int) -> None:
+    offered: set[TransferId] = set()
+    refused: list[TransferId] = []
+
+    def watch(_process: Process, events: Sequence[Any], _actions: Sequence[Any]) -> None:
+        for event in events:
+            match event:
+                case Received(_, Expect(recovering=True) | Prefill(recovering=True) as message):
+                    offered.add(message.transfer)
+                case Received(_, Refused(transfer=transfer)) if transfer in offered:
+                    refused.append(transfer)
+                case _:
+                    pass
+
+    shape = Shape(prefills=prefills, decodes=2, max_waiting=4, max_num_seqs=2)
+    cluster = Cluster(shape, seed=1, watches=[watch])
+    requests = workload(0, shape, 200)
+    cluster.submit(*requests, every_s=0.005)
+    for at_s in (0.3, 0.9):
+        cluster.clock.at(at_s, lambda: cluster.replace(cluster.of(Role.DECODE)[0]))
+    cluster.answer(requests)
+    errors = [cluster.client(one).error for one in requests]
+    assert sum(isinstance(error, Overloaded) for error in errors) > 50
+    assert len(offered) >= 4
+    assert not refused
     cluster.settle()

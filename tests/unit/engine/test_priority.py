@@ -23,6 +23,12 @@ def test_those_that_are_less_urgent_leave_a_place_in_a_full_queue() -> None:
 
 
 def test_every_queue_is_bounded_however_urgent_one_is() -> None:
-    assert [most_waiting(n) for n in (1, 3, 4, 256)] == [2, 4, 5, 320]
+    assert [most_waiting(n) for n in (1, 3, 4, 256)] == [6, 16, 21, 1344]
     assert is_full(-(2**31), [0] * 320, 256)
     assert not is_full(-(2**31), [0] * 319, 256)
+
+
+def test_who_was_accepted_has_places_that_no_newcomer_takes() -> None:
+    assert is_full(0, [0, 0, 0], 3)
+    assert not is_full(9, [0] * 15, 3, recovering=True)
+    assert is_full(-9, [0] * 16, 3, recovering=True)

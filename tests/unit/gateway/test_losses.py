@@ -23,6 +23,7 @@ from tests.unit.gateway.builders import (
     D,
     P,
     T,
+    accepted,
     failed,
     generate,
     gone,
@@ -87,6 +88,17 @@ def test_a_decode_worker_lost_costs_an_attempt() -> None:
     bench.down(D)
     assert bench.opened == [(T, 2, P, D2)]
     assert bench.expect.samples == (Resume(0, (50, 51)),)
+
+
+def test_workers_keep_a_place_for_what_was_accepted() -> None:
+    bench = Bench(P, P2, D)
+    bench.submit()
+    assert not (bench.prefill.recovering or bench.expect.recovering)
+    bench.hear(accepted())
+    bench.hear(accepted(), sender=P)
+    bench.down(P)
+    assert bench.prefill.recovering
+    assert bench.expect.recovering
 
 
 def test_without_workers_it_waits_for_one() -> None:
