@@ -18,7 +18,7 @@ from torch import Tensor
 from common.engine.device_thread import MOST_UNANSWERED, Waiting
 from common.engine.plan import Draw, Drawn, PassPlan, PassResult, filled
 from common.engine.runner import Runner
-from common.engine.stream import Graph, Stream
+from common.engine.stream import Graph, Stream, device_fails_for_good
 from common.kernels import ops
 from common.kv.layout import pages_for
 from common.model.inputs import PassInputs
@@ -99,7 +99,7 @@ class GraphRunner:
         of the pass before; IndexError: that was not to be had."""
         before, self._before = self._before, None
         began = time.perf_counter()
-        with self._stream.work():
+        with device_fails_for_good(), self._stream.work():
             if not self._is_step(plan):
                 step = self._computed(plan, before)
             elif all(_is_drawn_by_graphs(draw) for draw in plan.draws):
@@ -160,9 +160,12 @@ class GraphRunner:
     def _replay(self, plan: PassPlan) -> int:
         """How many rows of it count."""
         self._inputs.tell(plan)
-        rows = next(rows for rows in self._buckets if plan.n_rows <= rows)
-        self._graphs[rows].replay()
+        self.replay(plan.n_rows)
         return plan.n_rows
+
+    def replay(self, n_rows: int) -> None:
+        """Ask for a step of what the device was told last, in the stream's `work`."""
+        self._graphs[next(rows for rows in self._buckets if n_rows <= rows)].replay()
 
     def _result(self, drawn: tuple[Drawn, ...], began: float) -> PassResult:
         now = time.perf_counter()

@@ -46,7 +46,7 @@ def _open_cuda(number: int) -> Device:
             f"--devices cuda:{number}: torch {torch.__version__} sees {n_devices} CUDA devices"
         )
     native.set_aside(f"cuda:{number} computes")
-    torch.backends.cuda.matmul.allow_tf32 = False  # law 3
+    torch.set_float32_matmul_precision("highest")  # law 3
     torch.cuda.set_device(number)
     return Device(f"cuda:{number}", number)
 

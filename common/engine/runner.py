@@ -23,6 +23,7 @@ from common.engine.plan import (
     filled,
     pack,
 )
+from common.engine.stream import device_fails_for_good
 from common.ids import PageId
 from common.kernels.attention_plan import Sequences
 from common.kernels.attention_rows import AttentionRows
@@ -99,6 +100,8 @@ class Runner:
             self.run(PassPlan(**pack([piece], page_tokens))).seconds  # pyright: ignore[reportArgumentType] pack() names its arrays as PassPlan does
             for piece in (Piece([0] * n_tokens, 0, pages), Piece([0], n_tokens, pages))
         ]
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # what comes next is on other streams
         return seconds[0]
 
     def _draw(self, hidden_TH: Tensor, draws: tuple[Draw, ...]) -> tuple[Drawn, ...]:
@@ -140,7 +143,7 @@ def on_stream(runner: Runner) -> Callable[[PassPlan], PassResult]:
     stream = torch.cuda.Stream(runner.device)
 
     def run(plan: PassPlan) -> PassResult:
-        with torch.cuda.stream(stream):
+        with device_fails_for_good(), torch.cuda.stream(stream):
             try:
                 return runner.run(plan)
             finally:

@@ -4,14 +4,25 @@
 done on return, and what was captured is done again. Must not know what is computed.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from common.engine.device import Device
+from common.errors import InvariantBroken
+
+
+@contextmanager
+def device_fails_for_good() -> Iterator[None]:
+    """No pass can be computed by this process once its device has failed in one: InvariantBroken,
+    which ends it."""
+    try:
+        yield
+    except torch.AcceleratorError as error:
+        raise InvariantBroken(f"the device has failed: {error}") from error
 
 
 class Mark(Protocol):
@@ -19,7 +30,7 @@ class Mark(Protocol):
 
     def synchronize(self) -> None:
         """Returns when all that was asked for before it is done, and other processes can see it.
-        RuntimeError: the device has failed, for good."""
+        InvariantBroken: the device has failed."""
         ...
 
 
@@ -71,10 +82,8 @@ class CudaStream:
     def work(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._stream)
 
-    def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event()
-        event.record(self._stream)
-        return event
+    def mark(self) -> Mark:
+        return _Event(self._stream)
 
     def capture(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
@@ -92,6 +101,16 @@ class CudaStream:
 
     def pinned(self, n: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(n, dtype=dtype, pin_memory=True)
+
+
+class _Event:
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._event = torch.cuda.Event()
+        self._event.record(stream)
+
+    def synchronize(self) -> None:
+        with device_fails_for_good():
+            self._event.synchronize()
 
 
 class InMemory:
