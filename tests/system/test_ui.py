@@ -140,8 +140,8 @@ def test_a_killed_worker_is_seen_to_go_and_to_come_back(
     kill(guarded.workers("decode")[0], SIGKILL)
     row.locator(".pill[data-state=restarting], .pill[data-state=starting]").wait_for()
     page.locator("#state[data-state=short]").wait_for()
-    row.hover()
-    assert "signal 9" in page.get_by_role("tooltip").inner_text()
+    row.focus()
+    page.get_by_role("tooltip").get_by_text("signal 9").wait_for()
     row.locator(".pill[data-state=up]").wait_for()
     assert int(row.locator(".restarts").inner_text()) == restarts + 1
     page.locator("#state[data-state=ready]").wait_for()

@@ -73,8 +73,10 @@ export function tips(container, selector, tell) {
   };
   container.addEventListener("mousemove", show);
   container.addEventListener("focusin", show);
-  container.addEventListener("mouseleave", hide);
-  container.addEventListener("mouseout", hide);
+  container.addEventListener("mouseout", (event) => {
+    const stays = event.relatedTarget?.closest?.(selector);
+    if (!stays || stays !== event.target.closest?.(selector)) hide(event);
+  });
   container.addEventListener("focusout", hide);
   container.addEventListener("keydown", (event) => event.key === "Escape" && hide(event));
 }
