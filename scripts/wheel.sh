@@ -13,7 +13,7 @@ for python in "$@"; do
     "$python" -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir build/wheels .
 done
 for wheel in build/wheels/*.whl; do
-    if ! "$venv/bin/python" -m zipfile --list "$wheel" | grep -q '_native.*\.so'; then
+    if ! "$venv/bin/python" -m zipfile --list "$wheel" | grep '_native.*\.so' >/dev/null; then
         echo "warning: no compiled kernels are in $(basename "$wheel"): is there a C++ compiler?" >&2
         mv "$wheel" dist/
     elif [ "$(uname -s)" = Linux ]; then
