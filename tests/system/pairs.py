@@ -18,7 +18,7 @@ def check_pair(
     oracle: PreTrainedModel,
     prompts: Mapping[str, list[int]],
     n_out: int,
-    **options: int | float | str,
+    **options: int | str,
 ) -> dict[str, float]:
     """Greedy answers of workers with those options are the oracle's. The decode worker's counters,
     in the end."""
