@@ -22,7 +22,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 CLIENTS = 4
-LOADED_S = 240.0
+LOADED_S = 200.0
 ASKED_S = 30.0  # before its end
 WORDS = [
     "relay",
