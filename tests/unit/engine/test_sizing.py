@@ -5,7 +5,7 @@ import re
 import pytest
 
 from common.config import ServeConfig, WorkerConfig, resolve_worker
-from common.engine.sizing import check_memory, sizes
+from common.engine.sizing import Sizes, check_memory, sizes
 from common.errors import SetupError
 from common.ids import Role
 from common.model.spec import Family, ModelSpec, NoScaling
@@ -94,8 +94,16 @@ def test_all_pools_of_a_machine_must_fit_it_together() -> None:
 
 
 def test_pages_of_a_gpu_take_none_of_the_machine_s_memory() -> None:
-    options = {"kv_cache_memory_bytes": 2**30, "kv_host_memory_bytes": 2**20, "max_model_len": 16}
-    here, there = (sizes(config(devices=name, **options), MODEL) for name in ("cpu", "cuda:0"))
+    def size_on(device: str) -> Sizes:
+        options = config(
+            devices=device,
+            kv_cache_memory_bytes=2**30,
+            kv_host_memory_bytes=2**20,
+            max_model_len=16,
+        )
+        return sizes(options, MODEL)
+
+    here, there = size_on("cpu"), size_on("cuda:0")
     assert here.memory_bytes == here.pool_bytes + here.host_bytes
     assert there.memory_bytes == there.host_bytes > 0
     check_memory([there], there.host_bytes)
