@@ -12,7 +12,7 @@ from tests.servers import RunningServer, serving
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
 SCRIPTS = Path(__file__).parent / "scripts"
 KEY, MODEL = "sk-of-the-tests", "smollm2"
-RUN_S = 300.0
+RUN_S = 600.0
 
 
 @pytest.fixture(scope="module")
