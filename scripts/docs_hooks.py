@@ -6,6 +6,8 @@ Loaded by mkdocs (`hooks:` in mkdocs.yml). Must write no file.
 import re
 from pathlib import Path
 
+# `make docs` installs it; checks of types do without.
+# pyright: reportMissingImports=false
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
