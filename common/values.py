@@ -27,7 +27,9 @@ Bytes = Annotated[
     int, Meta(ge=1, description="a number of bytes, at least 1, such as 512MiB or 2G")
 ]
 BytesOrNone = Annotated[int, Meta(ge=0, description="a number of bytes, such as 512MiB or 2G")]
-ContextTokens = Annotated[int, Meta(ge=2)]  # a token of prompt and one of output
+ContextTokens = Annotated[  # a token of prompt and one of output
+    int, Meta(ge=2, description="an integer >= 2, or auto, which is the model's own")
+]
 Milliseconds = Annotated[
     float, Meta(ge=1, le=MAX_WAIT_S * 1e3, description="milliseconds, 1 at least, a day at most")
 ]

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from common.errors import SetupError
 from launch.options import hint
-from launch.other_servers import ANSWERS
+from launch.other_servers import answer
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,5 +30,5 @@ def refusal(rest: Sequence[str], known: Sequence[str]) -> str:
 
 def remark(flag: str, name: str, known: Iterable[str]) -> str:
     """What to say of an unknown one: what another server's is here, or which known one is near."""
-    answer = ANSWERS.get(flag) or ANSWERS.get(flag.replace("--no-", "--"))
-    return f": {answer}" if answer else hint(name, known)
+    theirs = answer(flag)
+    return f": {theirs}" if theirs else hint(name, known)

@@ -17,7 +17,7 @@ from common.spellings import parse_bytes, parse_cpus
 ENV_PREFIX = "BATON_"
 _NEAR = 0.75  # difflib's ratio; from there on it is a slip of the pen, not another word
 
-Value = str | int | float | bool | tuple[str, ...]
+Value = str | int | float | bool | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,10 @@ def _cpu_list(text: str) -> str:
     return text
 
 
+def _context(text: str) -> int | None:
+    return None if text == "auto" else int(text)
+
+
 def _texts(text: str) -> tuple[str, ...]:
     """Of "a,b", or a JSON list, as vLLM takes it. Raises ValueError."""
     if text.startswith("["):
@@ -119,6 +123,7 @@ _PARSERS: dict[str, Callable[[str], Value]] = {
     "kv_cache_memory_bytes": parse_bytes,
     "kv_host_memory_bytes": parse_bytes,
     "cpus": _cpu_list,
+    "max_model_len": _context,
 }
 
 

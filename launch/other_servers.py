@@ -1,43 +1,156 @@
 """What to say of a flag that vLLM or SGLang has and `baton serve` has not."""
 
+import re
+
 _NOT_YET = "not supported yet"
 _ALWAYS = "not needed: it is always so"
+_JOIN = "not needed: workers of other hosts join a server, baton prefill --join and decode --join"
+_ONE_BACKEND = "not needed: there is one backend, and requests say the form"
+_OWN_KERNELS = "not needed: kernels are Baton's own, chosen by the machine"
+_NO_CODE = "not supported: no code of others is run in the server"
+_NO_IMAGES = "not supported: models take text alone"
+_ONE_TOKENIZER = "not needed: the model's own tokenizer is read, by one library"
+_COUNTED = "not needed: /metrics and /status tell it"
+_LONG_PROMPTS = "use --chunk-tokens: what a pass takes of one prompt"
+_HTTP = "not supported: the API listens on --host and --port"
 
 ANSWERS = {
     "--mem-fraction-static": "use --gpu-memory-utilization; on CPUs --kv-cache-memory-bytes",
+    "--num-gpu-blocks-override": "use --kv-cache-memory-bytes",
+    "--max-total-tokens": "use --kv-cache-memory-bytes",
     "--swap-space": "use --kv-host-memory-bytes",
+    "--kv-offloading-size": "use --kv-host-memory-bytes",
+    "--kv-offloading-backend": "use --kv-host-memory-bytes",
+    "--enable-hierarchical-cache": "use --kv-host-memory-bytes",
+    "--cpu-offload-gb": "not supported yet: weights are whole where a worker computes",
     "--enable-chunked-prefill": _ALWAYS,
     "--chunked-prefill-size": "use --chunk-tokens",
     "--page-size": "use --block-size",
     "--context-length": "use --max-model-len",
     "--max-running-requests": "use --max-num-seqs",
+    "--max-prefill-tokens": "use --max-num-batched-tokens",
+    "--max-queued-requests": "use --max-waiting-requests",
     "--model-path": "use --model",
+    "--download-dir": "use --cache-dir",
+    "--hf-token": "use the variable HF_TOKEN",
+    "--random-seed": "use --seed",
     "--disable-radix-cache": "use --no-enable-prefix-caching",
     "--disable-log-requests": "not needed: prompts are logged with --enable-log-requests alone",
+    "--log-requests": "use --enable-log-requests",
     "--disable-log-stats": "not needed: statistics are at /metrics, not in the log",
+    "--enable-metrics": _ALWAYS,
     "--disable-uvicorn-access-log": "not needed: use --log-level warning for no line a request",
     "--uvicorn-log-level": "use --log-level",
     "--enable-request-id-headers": "not needed: answers always bear x-request-id",
+    "--enable-server-load-tracking": _COUNTED,
+    "--show-hidden-metrics-for-version": _COUNTED,
+    "--kv-cache-metrics": _COUNTED,
     "--collect-detailed-traces": "not needed: traces tell each stage of each attempt",
-    "--enforce-eager": _ALWAYS,
+    "--enforce-eager": "not needed: CPUs have no graphs, and on GPUs steps are always graphs",
     "--enable-auto-tool-choice": _ALWAYS,
     "--enable-reasoning": "use --reasoning-parser",
     "--scheduling-policy": "not needed: whatever has a priority is ordered by it",
+    "--schedule-policy": "not needed: whatever has a priority is ordered by it",
+    "--async-scheduling": "not needed: whether steps are planned ahead is the worker's affair",
+    "--stream-interval": "not needed: each token is told at once",
+    "--max-seq-len-to-capture": "not needed: a graph serves sequences of any length",
     "--api-server-count": "use --gateways",
     "--device": "use --devices",
     "--kv-transfer-config": "not needed: pages travel by --transport",
     "--disaggregation-mode": "not needed: use --prefill N and --decode M",
+    "--disaggregation-transfer-backend": "use --transport",
+    "--disaggregation-bootstrap-port": "not needed: use --control-port",
+    "--disaggregation-ib-device": "not supported yet: between hosts pages travel by TCP",
+    "--num-reserved-decode-tokens": "not needed: decode workers set back whom pages run out for",
     "--trust-remote-code": "not supported: no code of a model's repository is run",
+    "--generation-config": "not needed: the model's generation_config.json is read",
+    "--override-generation-config": "not supported: requests say how they are sampled",
+    "--preferred-sampling-params": "not supported: requests say how they are sampled",
+    "--enable-prompt-tokens-details": _ALWAYS,
+    "--enable-cache-report": _ALWAYS,
+    "--enable-force-include-usage": "not supported: requests ask by stream_options.include_usage",
+    "--return-tokens-as-token-ids": "not needed: requests ask by return_tokens_as_token_ids",
+    "--chat-template-content-format": "not needed: templates get a message's content as text",
+    "--default-chat-template-kwargs": "not supported: requests give chat_template_kwargs",
+    "--response-role": "not supported: who answers is the assistant",
+    "--skip-tokenizer-init": "not supported: requests may give token ids as their prompt",
+    "--log-config-file": "use --log-level and --log-format",
+    "--root-path": _NOT_YET,
+    "-q": "use --quantization",
+    "-O": _OWN_KERNELS,
+    "-cc": _OWN_KERNELS,
+    **dict.fromkeys(("--nnodes", "--node-rank", "--headless", "--master-addr"), _JOIN),
+    **dict.fromkeys(("-n", "-r", "--master-port", "--dist-init-addr"), _JOIN),
+    **dict.fromkeys(("--data-parallel-address", "--data-parallel-rpc-port"), _JOIN),
+    **dict.fromkeys(("--guided-decoding-backend", "--structured-outputs-config"), _ONE_BACKEND),
+    **dict.fromkeys(("--grammar-backend",), _ONE_BACKEND),
+    **dict.fromkeys(("--compilation-config", "--attention-backend"), _OWN_KERNELS),
+    **dict.fromkeys(("--attention-config", "--kernel-config", "--model-impl"), _OWN_KERNELS),
+    **dict.fromkeys(("--sampling-backend", "--enable-torch-compile"), _OWN_KERNELS),
+    **dict.fromkeys(("--disable-cuda-graph", "--cuda-graph-max-bs"), _OWN_KERNELS),
+    **dict.fromkeys(("--cudagraph-capture-sizes", "--disable-custom-all-reduce"), _OWN_KERNELS),
+    **dict.fromkeys(("--middleware", "--logits-processors"), _NO_CODE),
+    **dict.fromkeys(("--logits-processor-pattern", "--tool-parser-plugin"), _NO_CODE),
+    **dict.fromkeys(("--reasoning-parser-plugin", "--worker-cls", "--scheduler-cls"), _NO_CODE),
+    **dict.fromkeys(("--worker-extension-cls", "--io-processor-plugin"), _NO_CODE),
+    **dict.fromkeys(("--mm-processor-kwargs", "--limit-mm-per-prompt"), _NO_IMAGES),
+    **dict.fromkeys(("--mm-processor-cache-gb", "--mm-encoder-tp-mode"), _NO_IMAGES),
+    **dict.fromkeys(("--media-io-kwargs", "--allowed-local-media-path"), _NO_IMAGES),
+    **dict.fromkeys(("--allowed-media-domains", "--enable-multimodal"), _NO_IMAGES),
+    **dict.fromkeys(("--language-model-only", "--skip-mm-profiling"), _NO_IMAGES),
+    **dict.fromkeys(("--tokenizer-mode", "--tokenizer-pool-size"), _ONE_TOKENIZER),
+    **dict.fromkeys(("--long-prefill-token-threshold",), _LONG_PROMPTS),
+    **dict.fromkeys(("--max-num-partial-prefills",), _LONG_PROMPTS),
+    **dict.fromkeys(("--max-long-partial-prefills",), _LONG_PROMPTS),
+    **dict.fromkeys(("--uds", "--fd"), _HTTP),
+    **dict.fromkeys(
+        ("--h11-max-incomplete-event-size", "--h11-max-header-count"),
+        "not needed: the size of requests is bounded (16 MiB of body)",
+    ),
+    **dict.fromkeys(("--disable-fastapi-docs",), "not supported: /docs is always there"),
 } | dict.fromkeys(
     (
-        *("--tensor-parallel-size", "--tp-size", "--tp", "--pipeline-parallel-size", "--pp-size"),
-        *("--data-parallel-size", "--dp-size", "--enable-expert-parallel"),
-        *("--root-path", "--ssl-ciphers", "--enable-ssl-refresh", "--ssl-keyfile-password"),
-        *("--enable-lora", "--lora-modules", "--lora-paths", "--speculative-config"),
-        *("--kv-cache-dtype", "--load-format", "--revision", "--tokenizer", "--tokenizer-path"),
-        *("--hf-overrides", "--rope-scaling", "--limit-mm-per-prompt"),
-        *("--distributed-executor-backend", "--max-loras", "--task", "--runner"),
+        *("--tensor-parallel-size", "--tp-size", "--tp", "-tp"),
+        *("--pipeline-parallel-size", "--pp-size", "--pp", "-pp"),
+        *("--data-parallel-size", "--dp-size", "--dp", "-dp", "--data-parallel-size-local", "-dpl"),
+        *("--data-parallel-rank", "--data-parallel-backend", "--data-parallel-hybrid-lb"),
+        *("--enable-expert-parallel", "-ep", "--ep-size", "--enable-eplb", "--eplb-config"),
+        *("--decode-context-parallel-size", "-dcp", "--prefill-context-parallel-size", "-pcp"),
+        *("--ssl-ciphers", "--enable-ssl-refresh", "--ssl-keyfile-password"),
+        *("--enable-lora", "--lora-modules", "--lora-paths", "--max-loras", "--max-lora-rank"),
+        *("--max-cpu-loras", "--lora-dtype", "--fully-sharded-loras", "--speculative-config"),
+        *("--speculative-algorithm", "--speculative-draft-model-path", "--kv-cache-dtype"),
+        *("--calculate-kv-scales", "--load-format", "--model-loader-extra-config"),
+        *("--revision", "--code-revision", "--tokenizer-revision"),
+        *("--tokenizer", "--tokenizer-path", "--hf-config-path", "--hf-overrides"),
+        *("--rope-scaling", "--rope-theta", "--json-model-override-args"),
+        *("--distributed-executor-backend", "--task", "--runner", "--convert"),
+        *("--enable-sleep-mode", "--pooler-config", "--is-embedding", "--kv-events-config"),
+        *(
+            "--disable-sliding-window",
+            "--disable-cascade-attn",
+            "--disable-hybrid-kv-cache-manager",
+        ),
+        *("--additional-config", "--prefix-caching-hash-algo"),
+        *("--config-format", "--tool-server", "--profiler-config", "--use-tqdm-on-load"),
     ),
     _NOT_YET,
 )
 """By flag, the remark after "unknown flag --NAME: "."""
+
+_LEVEL = re.compile(r"-O(?:\d|\.).*")  # vLLM's -O3 and -O.level=3
+_POOL = re.compile(r"--(?:prefill|decode)\.")
+
+
+def answer(flag: str) -> str | None:
+    """Of that flag, as it stands on a command line. None: it is nobody's that is known.
+
+    `--no-NAME`, `--NAME.KEY` (vLLM's for one key of a JSON object) and `--prefill.NAME` are NAME's.
+    """
+    name = _POOL.sub("--", _LEVEL.sub("-O", flag))
+    spellings = (name, name.partition(".")[0])
+    for spelling in spellings:
+        for one in (spelling, spelling.replace("--no-", "--", 1)):
+            if one in ANSWERS:
+                return ANSWERS[one]
+    return None

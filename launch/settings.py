@@ -62,6 +62,8 @@ _SERVICE_LINK = re.compile(rf"{ENV_PREFIX}(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(
 _Flags = dict[str, str]
 """What a command line says, by key."""
 
+_NAME_FLAG = OPTIONS["served_model_name"].flag
+
 
 @dataclass(frozen=True, slots=True)
 class Joined:
@@ -283,7 +285,9 @@ def _default_text(option: Option, default: object) -> str:
 
 def _parse(parser: Parser, argv: Sequence[str]) -> _Flags:
     """What was given, by key. `--max_model_len` is read as `--max-model-len`."""
-    known, rest = parser.parse_known_args([_kebab(argument) for argument in argv])
+    arguments = [_kebab(argument) for argument in argv]
+    _check_names(arguments)
+    known, rest = parser.parse_known_args(arguments)
     takes_model = "--model" in parser.flags() and not hasattr(known, "model")
     if takes_model and rest and not rest[0].startswith("-"):
         known.model = rest.pop(0)  # as in `vllm serve MODEL`
@@ -297,6 +301,17 @@ def _parse(parser: Parser, argv: Sequence[str]) -> _Flags:
         else _one_text(OPTIONS[key].flag, value, may_be_model=takes_model)
         for key, value in given.items()
     }
+
+
+def _check_names(arguments: Sequence[str]) -> None:
+    """vLLM takes several names there, and the second must not pass for the model."""
+    for at, argument in enumerate(arguments):
+        names = arguments[at + 1 : at + 3]
+        if argument == _NAME_FLAG and len(names) > 1 and not names[1].startswith("-"):
+            raise SetupError(
+                f"{_NAME_FLAG} {' '.join(names)}: a model has one name only; where {names[1]} is "
+                f"the model, name it first, or by --model"
+            )
 
 
 def _one_text(flag: str, groups: Sequence[Sequence[str]], *, may_be_model: bool) -> str:

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from common.metrics import GatewayMetrics
-from launch.other_servers import ANSWERS
+from launch.other_servers import ANSWERS, answer
 from launch.settings import ALIASES, OPTIONS, load_serve
 from tests.documents import HOME, PAGES, Block, anchors, blocks, code, links
 
@@ -62,11 +62,21 @@ def is_ours(words: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_flags_exist(page: Path) -> None:
     theirs = frozenset(ANSWERS) if page.name == "vllm.md" else frozenset[str]()
-    theirs |= {"--num-gpu-blocks-override"} if theirs else set()
     for words in code(page):
         if is_ours(words):
             unknown = {f.replace("_", "-") for f in FLAG.findall(words)} - flags() - theirs
             assert not unknown, words
+
+
+def test_every_flag_of_vllm_that_is_named_is_taken_or_answered() -> None:
+    rows = [
+        row.split("|")[1] for row in (HOME / "docs/vllm.md").read_text().splitlines() if "|" in row
+    ]
+    named = {flag for cell in rows for flag in FLAG.findall(cell)}
+    ours = {option.flag for option in OPTIONS.values()}
+    ours |= {f"--no-{option.flag.removeprefix('--')}" for option in OPTIONS.values()}
+    assert len(named) > 50
+    assert not [flag for flag in named if flag not in ours and answer(flag) is None]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
