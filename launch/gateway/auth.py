@@ -18,12 +18,12 @@ from launch.gateway.api.errors import error_response, json_response
 from launch.gateway.api.responses import ErrorBody, ErrorDetail, encode
 from launch.gateway.places import Places, of_key
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/metrics", "/ui"})
-"""Probes and monitoring ask without a key, as in vLLM. Whatever else there is, or will be, has it
-asked for."""
+OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/metrics", "/ui", "/docs", "/openapi.json"})
+"""Probes, monitoring and whoever reads what the API is ask without a key, as in vLLM. Whatever else
+there is, or will be, has it asked for."""
 
-OPEN_FOLDER = "/ui/"
-"""Files of a page that has no more to tell than who asks it has a key for."""
+OPEN_FOLDERS = ("/ui/", "/docs/assets/")
+"""Files of pages that have no more to tell than who asks them has a key for."""
 
 FULL_RETRY_S = 1.0
 _NO_KEY = "there is no API key; send one as `Authorization: Bearer KEY`"
@@ -127,7 +127,7 @@ class KeyGuard:
 
 
 def _is_open(path: str) -> bool:
-    return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
 
 
 def _digest(key: bytes) -> bytes:

@@ -225,3 +225,17 @@ def test_a_wrong_key_is_asked_for_again(page: "Page") -> None:
     field.press("Enter")
     page.locator("#state[data-state=ready]").wait_for()
     assert page.get_by_role("alert").is_hidden()
+
+
+def test_the_description_is_shown_without_a_key(browser: "Browser", guarded: RunningServer) -> None:
+    opened = browser.new_page()
+    opened.set_default_timeout(PATIENCE_MS)
+    errors: list[str] = []
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    opened.goto(f"{guarded.url}/docs")
+    opened.get_by_role("link", name="/v1/chat/completions", exact=True).click()
+    opened.get_by_role("heading", name="Request body").wait_for()
+    assert "Unable to render" not in opened.locator("#ui").inner_text()
+    assert errors == []
+    opened.close()

@@ -54,6 +54,8 @@ def test_without_a_key_only_probes_are_answered(smollm2: TextModel) -> None:
             for method in ("GET", "POST", "OPTIONS", "HEAD"):
                 response = await client.request(method, path)
                 assert (response.status_code == 401) == (path not in OPEN_PATHS), path
+        for path in ("/docs", "/openapi.json", "/docs/assets/swagger-ui.css"):
+            assert (await client.get(path)).status_code == 200, path
         assert served.worker.seen == []
 
     run(smollm2, test, api_key=KEYS)
@@ -61,7 +63,15 @@ def test_without_a_key_only_probes_are_answered(smollm2: TextModel) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/health/", "//health", "/HEALTH", "/health/../v1/models", "/metrics/x", "/v1/models?/health"],
+    [
+        "/health/",
+        "//health",
+        "/HEALTH",
+        "/health/../v1/models",
+        "/metrics/x",
+        "/v1/models?/health",
+        "/docs/x",
+    ],
 )
 def test_no_path_is_taken_for_a_probes(smollm2: TextModel, path: str) -> None:
     async def test(_: Served, client: httpx.AsyncClient) -> None:

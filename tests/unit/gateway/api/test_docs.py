@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from openai.resources.completions import Completions
 from openai.resources.responses import Responses
 
 from launch.gateway.api.decoding import INSTEAD
-from launch.gateway.api.docs import ERRORS, POSTS, ServedLimits, openapi
+from launch.gateway.api.docs import ERRORS, POSTS, SWAGGER_UI, ServedLimits, openapi
 from launch.gateway.api.item_request import ItemRequest
 from launch.gateway.api.requests import SERVED, ChatRequest, CompletionRequest
 from launch.gateway.api.text_requests import TokenizeRequest
@@ -44,6 +45,15 @@ def test_names_of_limits_are_not_published(limits: ServedLimits | None) -> None:
 def test_every_field_tells_what_it_does(kind: type) -> None:
     silent = [name for name, one in fields(openapi(), kind).items() if not one.get("description")]
     assert silent == []
+
+
+def test_the_page_can_show_this_version_of_openapi() -> None:
+    """Swagger UI before 5 shows nothing of OpenAPI 3.1."""
+    assert openapi()["openapi"].startswith("3.1.")
+    script = (SWAGGER_UI / "swagger-ui-bundle.js").read_text()
+    shipped = re.search(r'PACKAGE_VERSION:"(\d+)\.\d+\.\d+"', script)
+    assert shipped is not None
+    assert int(shipped[1]) >= 5
 
 
 def test_every_post_tells_how_it_fails() -> None:
