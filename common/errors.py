@@ -11,6 +11,7 @@
     │   └── SloMissed          its first token would come too late: 429
     │       ├── SloHopeless    and would on an idle server: no Retry-After
     │       └── TpotMissed     its tokens would follow each other too slowly
+    │           └── TpotHopeless   and would on an idle server: no Retry-After
     ├── TimedOut               the time that the request gave itself has passed: 504
     └── InvariantBroken        ours: a bug; the process stops rather than go on
 
@@ -128,6 +129,19 @@ class TpotMissed(SloMissed):
             "owed (slo.tpot_ms, or the server's --slo-tpot); come again later, or state a longer "
             "time",
             retry_after_s=retry_after_s,
+        )
+
+
+class TpotHopeless(TpotMissed):
+    """Refused likewise, and they would if nothing were beside it. `idle_s`: what a token takes."""
+
+    def __init__(self, tpot_s: float, idle_s: float) -> None:
+        Overloaded.__init__(
+            self,
+            f"even an idle server would take {idle_s * 1e3:.3g} ms for a token, and "
+            f"{tpot_s * 1e3:g} ms are owed (slo.tpot_ms, or the server's --slo-tpot); state a "
+            "longer time",
+            retry_after_s=None,
         )
 
 

@@ -51,6 +51,11 @@ class Pace:
         """Of the passes that are remembered; 0: there are none."""
         return max((one[0] for like in self._passes.values() for one in like), default=0)
 
+    @property
+    def least_s(self) -> float:
+        """Of the passes that are remembered, of whatever size; 0: there are none."""
+        return min((one[2] for like in self._passes.values() for one in like), default=0.0)
+
     def seconds(self, rows: int, context: int) -> float | None:
         """Of a pass; None: not known yet."""
         fit = self.coefficients()

@@ -220,8 +220,8 @@ class Attempts:
             chosen = self._fleet.route(demand, now, avoid | slow.keys())
         if cheapest is None or demand.tpot_s is None:
             return None
-        of = slow[cheapest.decode]
-        return TpotMissed(demand.tpot_s, of.tpot_s, retry_after_s=of.retry_after_s)
+        of = next((one for one in slow.values() if one.retry_after_s), slow[cheapest.decode])
+        return of.error(demand.tpot_s)
 
     def _may_refuse(self, transfer: Transfer) -> bool:
         """Nobody was promised an answer yet."""

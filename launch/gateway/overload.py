@@ -13,10 +13,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
+from math import inf
 from zlib import crc32
 
 from common.engine.lengths import Lengths
 from common.engine.pace import COMPARABLE, SHARE, Pace
+from common.errors import TpotHopeless, TpotMissed
 from common.ids import InstanceId
 from common.params import FinishReason
 from common.values import AdmissionPolicy
@@ -24,6 +26,7 @@ from launch.gateway.transfers import RETRY_MIN_S, Phase, Sample, Transfer
 
 RETRY_MAX_S = 60.0
 LEARN_EVERY_S = 0.25  # of each decode worker: what it tells is a median of many passes
+KNOWN_FOR_S = 60.0  # of a decode worker that has decoded nothing since
 KEPT = 64  # of what was learnt of a size: long enough ago for batches to have been others
 _SOON_S = 1e-6
 
@@ -42,7 +45,12 @@ class Verdict:
     """It is refused: what a token is predicted to take, and when to come again."""
 
     tpot_s: float
-    retry_after_s: float
+    retry_after_s: float | None  # None: never, an idle worker would take `tpot_s`, too
+
+    def error(self, owed_s: float) -> TpotMissed:
+        if self.retry_after_s is None:
+            return TpotHopeless(owed_s, self.tpot_s)
+        return TpotMissed(owed_s, self.tpot_s, retry_after_s=self.retry_after_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,12 @@ class Device:
     token_s: float
     most_rows: int  # of a pass that was measured
     max_num_seqs: int
+    least_s: float = inf  # that any pass took
+
+    def idle_s(self, n_answers: int, n_tokens: int) -> float:
+        """A token, if there were nobody else: no more than any pass took, since few passes tell
+        little of what each token of context costs."""
+        return min(self.least_s, self.tpot_s(n_answers, n_tokens))
 
     def tpot_s(self, n_answers: int, n_tokens: float) -> float:
         """A token a pass, or every so many passes where not all fit in one.
@@ -76,7 +90,7 @@ class Device:
 def device_of(pace: Pace, max_num_seqs: int) -> Device | None:
     """None: too few passes were measured."""
     fit = pace.coefficients()
-    return None if fit is None else Device(*fit, pace.most_rows, max_num_seqs)
+    return None if fit is None else Device(*fit, pace.most_rows, max_num_seqs, pace.least_s)
 
 
 def judge(
@@ -85,11 +99,14 @@ def judge(
     """None: `own` is taken. `owed_s`: for each of its tokens; a share of it is for what is not
     computing, and for what is predicted wrongly. `at_s`: from now until the time whose load counts.
 
-    Whoever would be alone is taken, however slow the worker is: else nobody would ever learn that
-    it has become faster.
+    Who would be too slow on an idle worker is told so, whoever is there; otherwise whoever would
+    be alone is taken.
     """
     there = decoded(others, device, at_s)
     n_own = sum(one.n_tokens for one in own)
+    idle_s = device.idle_s(len(own), n_own)
+    if device.is_known(len(own)) and idle_s > owed_s:
+        return Verdict(idle_s, None)
     context = list(accumulate((n for _, n in reversed(there)), initial=n_own))[::-1]
 
     def tpot_s(n_ended: int) -> float:
@@ -195,6 +212,8 @@ class Admission:
     def verdict(self, new: Candidate, there: Collection[Transfer], now: float) -> Verdict | None:
         """None: it is taken, as everybody is before passes were measured. `there`: whatever the
         decode worker has, or is to have."""
+        if now > self._learn_at.get(new.decode, now) + KNOWN_FOR_S:
+            self.forget(new.decode)  # else nobody would ever learn that it has become faster
         pace = self._paces.get(new.decode)
         device = None if pace is None else device_of(pace, new.max_num_seqs)
         if device is None:

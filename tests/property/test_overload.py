@@ -65,4 +65,10 @@ def test_whoever_is_refused_now_is_refused_beside_more(
         verdict = judge(own, owed_s, [*others, *more], device, 0.0)
         assert verdict is not None
         assert verdict.tpot_s > owed_s * 0.9 - 1e-9
-        assert 1.0 <= verdict.retry_after_s <= 60.0
+        idle = judge(own, owed_s, [], device, 0.0)
+        if idle is not None:
+            assert verdict == idle
+            assert verdict.retry_after_s is None
+        else:
+            assert verdict.retry_after_s is not None
+            assert 1.0 <= verdict.retry_after_s <= 60.0

@@ -1,14 +1,24 @@
 """Early rejection by what tokens would take: now, and when the prompt is computed."""
 
+from dataclasses import replace
+
 import pytest
 
 from common.engine.pace import FEWEST_PASSES, SHARE, Pace
-from common.errors import TpotMissed
+from common.errors import TpotHopeless, TpotMissed
 from common.messages import End, Expect
 from common.params import FinishReason
 from launch.gateway.attempts import GatewayOptions
 from launch.gateway.events import Admitted, Rejected
-from launch.gateway.overload import LEARN_EVERY_S, RETRY_MAX_S, Answer, Device, device_of, judge
+from launch.gateway.overload import (
+    KNOWN_FOR_S,
+    LEARN_EVERY_S,
+    RETRY_MAX_S,
+    Answer,
+    Device,
+    device_of,
+    judge,
+)
 from launch.gateway.transfers import RETRY_MIN_S, Slo
 from tests.unit.gateway.builders import (
     D2,
@@ -51,9 +61,30 @@ def test_who_is_one_too_many_is_refused_and_told_what_a_token_would_take() -> No
     assert verdict.tpot_s == pytest.approx(BASE_S + 25 * (ROW_S + 100 * TOKEN_S))
 
 
-def test_whoever_would_be_alone_is_taken() -> None:
-    assert judge(OWN, 1e-4, [], device(), 0.0) is None
-    assert judge(OWN, 1e-4, answers(1), device(), 0.0) is not None
+@pytest.mark.parametrize("n_others", [0, 1, 30])
+def test_who_would_be_too_slow_on_an_idle_worker_is_told_so(n_others: int) -> None:
+    verdict = judge(OWN, 1e-4, answers(n_others), device(), 0.0)
+    assert verdict is not None
+    assert verdict.retry_after_s is None
+    assert verdict.tpot_s == pytest.approx(BASE_S + ROW_S + 100 * TOKEN_S)
+    assert isinstance(verdict.error(1e-4), TpotHopeless)
+
+
+def test_an_idle_worker_takes_no_longer_than_any_pass_took() -> None:
+    """Whatever few passes make one believe of the context's share."""
+    on = replace(device(), token_s=1.0, least_s=0.005)
+    assert judge(OWN, 0.005, [], on, 0.0) is None
+    verdict = judge(OWN, 0.004, [], on, 0.0)
+    assert verdict is not None
+    assert (verdict.tpot_s, verdict.retry_after_s) == (0.005, None)
+
+
+def test_whoever_would_be_alone_and_just_in_time_is_taken() -> None:
+    alone_s = BASE_S + ROW_S + 100 * TOKEN_S
+    assert judge(OWN, alone_s, [], device(), 0.0) is None
+    beside = judge(OWN, alone_s, answers(1), device(), 0.0)
+    assert beside is not None
+    assert beside.retry_after_s is not None
 
 
 def test_who_will_have_ended_when_the_prompt_is_computed_does_not_count() -> None:
@@ -101,7 +132,7 @@ def test_come_again_when_enough_have_ended() -> None:
 
 # --- in the gateway --------------------------------------------------------------------------
 
-SLO = Slo(tpot_s=0.02)
+SLO = Slo(tpot_s=0.032)  # an idle worker would keep it
 
 
 def teach(bench: Bench, step_s: float = 0.03) -> None:
@@ -133,7 +164,7 @@ def test_a_request_whose_tokens_would_be_slow_costs_no_work(policy: str) -> None
     (error,) = errors(bench)
     assert isinstance(error, TpotMissed)
     assert str(error) == (
-        "a token is predicted to take 30 ms, and 20 ms are owed (slo.tpot_ms, or the server's "
+        "a token is predicted to take 30 ms, and 32 ms are owed (slo.tpot_ms, or the server's "
         "--slo-tpot); come again later, or state a longer time"
     )
     assert (error.status, error.param) == (429, "slo.tpot_ms")
@@ -142,6 +173,23 @@ def test_a_request_whose_tokens_would_be_slow_costs_no_work(policy: str) -> None
     assert bench.opened == []
     assert bench.said(End) == []
     assert bench.core.n_requests == 1
+
+
+def test_what_an_idle_server_would_miss_is_refused_on_an_idle_one_too() -> None:
+    bench = crowded()
+    hopeless = Slo(tpot_s=0.001)
+    bench.submit(generate("beside", slo=hopeless))
+    (beside,) = errors(bench)
+    bench.hear(tokens(run(2, 7, finish=FinishReason.STOP)))
+    bench.submit(generate("alone", slo=hopeless))
+    (alone,) = errors(bench)
+    for error in (beside, alone):
+        assert isinstance(error, TpotHopeless)
+        assert str(error).startswith("even an idle server would take ")
+        assert (error.status, error.param, error.retry_after_s) == (429, "slo.tpot_ms", None)
+    bench.now += LEARN_EVERY_S + KNOWN_FOR_S + 1.0
+    bench.submit(generate("much later", slo=hopeless))
+    assert errors(bench) == []  # nothing is known any more
 
 
 def test_nobody_is_refused_where_the_operator_wants_it_so() -> None:
@@ -177,7 +225,7 @@ def test_who_was_promised_an_answer_is_not_refused_later() -> None:
     bench.hear(failed(), sender=P)
     bench.hear(tokens(run(0, 7, transfer=expect.transfer)), sender=P)
     assert len(bench.did(Admitted)) == 1
-    bench.submit(generate("third", slo=SLO))
+    bench.submit(generate("third", slo=Slo(tpot_s=0.001)))
     assert len(errors(bench)) == 1
     bench.down(P)
     bench.tick(1.0)
