@@ -36,6 +36,7 @@ CRASHES = (  # exit codes of a worker that nobody killed: an exception, and sign
     1,
     *(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE)),
 )
+NOT_STARTED = 127  # instead of an exit code, as shells have it
 SETUP_EXIT = 2  # of a worker that names what its operator must change
 KILL_AFTER_S = 5.0  # SIGKILL for who does not leave on SIGTERM
 AGAIN_S = 0.2  # between two signals, which the system would take for one
@@ -265,7 +266,11 @@ class Supervisor:
         while not self._stopping.is_set():
             instance = InstanceId(uuid.uuid4().hex)
             worker.instance, worker.up_at = instance, None
-            code = await self._live(worker, instance)
+            try:
+                code = await self._live(worker, instance)
+            except OSError as error:  # of our own: no descriptor or no memory is left
+                _log.error(line("worker_not_started", worker=worker.config.name, detail=str(error)))
+                code = NOT_STARTED
             self._on_exit(instance, code)
             if self._stopping.is_set():
                 return
@@ -306,9 +311,12 @@ class Supervisor:
             )
 
     async def _live(self, worker: _Worker, instance: InstanceId) -> int:
-        """One life of a worker, from its start to its exit code (negative: a signal)."""
+        """One life of a worker, from its start to its exit code (negative: a signal).
+
+        Raises OSError where it cannot be started.
+        """
         config = worker.config
-        reader, writer = os.pipe()
+        config_fd = _in_memory(msgspec.json.encode(config))
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -316,21 +324,19 @@ class Supervisor:
                 "-m",
                 _MODULES[config.role],
                 "--config-fd",
-                str(reader),
+                str(config_fd),
                 "--instance",
                 instance,
                 "--parent",
                 str(os.getpid()),
-                pass_fds=[reader],
+                pass_fds=[config_fd],
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=PIPE,
                 env={**self._environ, **_thread_limits(config.threads)},
                 start_new_session=True,  # Ctrl-C is ours: workers leave when they are told to
             )
-            os.write(writer, msgspec.json.encode(config))
         finally:
-            os.close(reader)
-            os.close(writer)
+            os.close(config_fd)
         worker.process = process
         if self._stopping.is_set():  # it was being started when all were told to stop
             _signal(process, signal.SIGKILL)
@@ -343,14 +349,24 @@ class Supervisor:
             worker.stop_waiting()
 
 
+def _in_memory(content: bytes) -> int:
+    """A descriptor to read it from; a pipe would hold 64 KiB, and its reader may never come."""
+    made = os.memfd_create("config")
+    with os.fdopen(made, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(made, 0, os.SEEK_SET)
+    return made
+
+
 async def _pass_on(process: Process, lines: deque[str], on_data: Callable[[], None]) -> None:
     """What it writes to stderr becomes ours, to its end; the last of it is kept."""
     assert process.stderr is not None
     lines.clear()
     rest = b""
     while data := await process.stderr.read(READ_BYTES):
-        sys.stderr.buffer.write(data)
-        sys.stderr.buffer.flush()
+        with suppress(OSError):  # nobody reads ours any more, or its disk is full
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()
         on_data()
         *whole, rest = (rest[-READ_BYTES:] + data).split(b"\n")
         lines.extend(text.decode(errors="replace") for text in whole)

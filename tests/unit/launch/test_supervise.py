@@ -1,8 +1,11 @@
 """Processes that end, and what becomes of them. They are real, and do what a test's script says."""
 
 import asyncio
+import errno
+import io
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,3 +207,43 @@ def test_why_one_cannot_start_is_told(tmp_path: Path) -> None:
         assert watched.hopeless == [("decode-0", 'lower "--x"')]
 
     run(tmp_path, CANNOT, test)
+
+
+def test_one_that_cannot_be_started_now_is_started_later(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = [OSError(errno.EMFILE, "Too many open files")] * 2
+    make = os.memfd_create
+
+    def none_left(name: str) -> int:
+        if left:
+            raise left.pop()
+        return make(name)
+
+    monkeypatch.setattr(os, "memfd_create", none_left)
+
+    async def test(watched: Watched) -> None:
+        _, instance = await lives(capfdbinary)
+        assert [await watched.exited() != instance for _ in range(2)] == [True, True]
+
+    run(tmp_path, LIVES, test)
+    told = [r.getMessage() for r in caplog.records if "worker_not_started" in r.getMessage()]
+    assert len(told) == 2
+    assert "Too many open files" in told[0]
+
+
+def test_one_is_kept_alive_where_nothing_can_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(watched: Watched) -> None:
+        for _ in range(3):
+            await watched.exited()
+        (trouble,) = watched.supervisor.troubles(Role.DECODE)
+        assert trouble.endswith("3 times before it had joined")
+
+    with io.TextIOWrapper(io.FileIO("/dev/full", "w")) as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", full)
+        run(tmp_path, FAILS, test)
