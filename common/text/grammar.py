@@ -49,6 +49,10 @@ LIMITS = LLParserLimits(  # a token's mask holds up all of a pass: tenths of a s
 
 
 _OF_JSON = '{"grammars":[{"name":"json_schema"'  # what `of_json_schema` gives begins so
+_MAY_BE_EMPTY = (
+    '{"grammars":[{"name":"regex"',
+    "start: CHOICE\n",
+)  # of `of_regex` and `of_choice`: as it was asked
 
 
 def of_json_schema(schema: Schema, *, param: str | None = None) -> str:
@@ -143,8 +147,7 @@ class GrammarTokenizer:
         except Panic as panic:
             reason = str(panic)
         if reason is not None:
-            reason = (reason.strip().splitlines() or ["it is not valid"])[0][:_MAX_REASON_CHARS]
-            raise ClientError(f"{param} cannot be followed: {reason}", param=param)
+            raise ClientError(f"{param} cannot be followed: {_in_a_line(reason)}", param=param)
 
     def _failure(self, grammar: str) -> str | None:
         """Why an answer comes to no end as it should; None: it begins well."""
@@ -161,6 +164,8 @@ class GrammarTokenizer:
                 return matcher.failure
             may_V[self.end_token_ids] = False
             if not may_V.any():
+                if not outputs and not grammar.startswith(_MAY_BE_EMPTY):
+                    return "it allows nothing but an empty answer"
                 break
             outputs += (int(may_V.argmax()),)
         return "it takes too long" if time.thread_time() - began > MAX_TRIED_S else None
@@ -287,3 +292,12 @@ def _with_room(work: Callable[[], _Result]) -> _Result:
 def _reason(matcher: LLMatcher) -> str:
     error = matcher.get_error()
     return "it allows nothing" if error.startswith("NoExtension") else error
+
+
+def _in_a_line(reason: str) -> str:
+    """What is wrong, and where: of what a regular expression's parser says, the cause comes last,
+    below a drawing."""
+    first, *more = reason.strip().splitlines() or ["it is not valid"]
+    causes = [text.removeprefix("error: ") for text in more if text.startswith("error: ")]
+    cause = f" {causes[-1]}"[:_MAX_REASON_CHARS] if causes else ""
+    return first[: _MAX_REASON_CHARS - len(cause)] + cause

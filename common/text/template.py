@@ -40,9 +40,16 @@ _RENDER_ERRORS = (
 class ChatTemplate:
     """Immutable. `render` may be called from any thread."""
 
-    def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        special_tokens: Mapping[str, str],
+        *,
+        param: str | None = None,
+    ) -> None:
         """sources  name -> jinja2; "default" is used, or "tool_use" (if there) when tools are given
-        special_tokens  what templates know as bos_token, eos_token, ..."""
+        special_tokens  what templates know as bos_token, eos_token, ...
+        param  the request's field that it came in; None: the model has it"""
         if "default" not in sources:
             raise SetupError(f"of the chat templates {sorted(sources)} none is named default")
         self.source_for_tools = sources.get("tool_use", sources["default"])
@@ -54,6 +61,8 @@ class ChatTemplate:
         except _COMPILE_ERRORS as error:
             raise SetupError(f"the chat template is not valid jinja2: {error}") from error
         self._special_tokens = dict(special_tokens)
+        self._whose = "the model's" if param is None else "the request's"
+        self._param = param
 
     def render(
         self,
@@ -92,7 +101,8 @@ class ChatTemplate:
             )
         except _RENDER_ERRORS as error:
             raise ClientError(
-                f"the model's chat template refuses this conversation: {error}", param="messages"
+                f"{self._whose} chat template refuses this conversation: {error}",
+                param=self._param or "messages",
             ) from error
         return _cut_after(text, plain[-1]) if continue_final_message else text
 

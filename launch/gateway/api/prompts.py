@@ -17,6 +17,9 @@ from launch.gateway.api.decoding import shown
 from launch.gateway.api.requests import MAX_CHOICES, ChatRequest, CompletionRequest, Sampling
 from launch.gateway.api.served import Served
 
+MIN_TEXT_CHARS = 2**20  # of them, however short the context is
+TEXT_CHARS_PER_TOKEN = 8  # twice what a token of prose has: what is too long can still be counted
+
 
 class _MadeFunction(msgspec.Struct):
     name: str
@@ -44,8 +47,10 @@ def completion_prompts(request: CompletionRequest, served: Served, room: int) ->
             f"{MAX_CHOICES} in one request",
             param="prompt",
         )
-    encoded = [_encoded(prompt, request, served) for prompt in prompts]
-    return [_truncated(one, request, room) for one in encoded]
+    if request.truncate_prompt_tokens is not None:
+        n_chars = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+        check_text_length(n_chars, served.max_model_len, param="prompt")
+    return [_truncated(_encoded(one, request, served), request, room) for one in prompts]
 
 
 def chat_prompt(
@@ -85,6 +90,16 @@ def chat_text(
     )
 
 
+def check_text_length(n_chars: int, max_model_len: int | None, *, param: str) -> None:
+    """Of a text that is encoded though it may be longer than the context: encoding takes 150 times
+    its size. Raises ClientError."""
+    most = max(MIN_TEXT_CHARS, TEXT_CHARS_PER_TOKEN * (max_model_len or 0))
+    if n_chars > most:
+        raise ClientError(
+            f"{param} has {n_chars} characters; at most {most} are made tokens at once", param=param
+        )
+
+
 def with_template(text: TextModel, source: str | None, *, trusted: bool) -> TextModel:
     """`text`, of which chats are rendered as a client says; None: as the model has it."""
     if source is None:
@@ -96,7 +111,8 @@ def with_template(text: TextModel, source: str | None, *, trusted: bool) -> Text
             param="chat_template",
         )
     try:
-        template = ChatTemplate({"default": source}, text.tokenizer.vocabulary.special_tokens)
+        tokens = text.tokenizer.vocabulary.special_tokens
+        template = ChatTemplate({"default": source}, tokens, param="chat_template")
     except SetupError as error:
         raise ClientError(f"chat_template: {error}", param="chat_template") from error
     return replace(text, template=template)
@@ -205,6 +221,8 @@ def _encode(
     hopeless = fewest > served.max_model_len and request.truncate_prompt_tokens is None
     if hopeless:  # not worth the time to count it exactly
         raise ContextOverflow(fewest, 1, served.max_model_len, param=param)
+    if request.truncate_prompt_tokens is not None:
+        check_text_length(len(text), served.max_model_len, param=param)
     try:
         ids = tuple(tokenizer.encode(text, add_special_tokens=add_special_tokens))
     except ClientError as error:

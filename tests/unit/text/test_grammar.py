@@ -198,6 +198,15 @@ def test_rows_that_are_no_tokens_are_never_drawn(smollm2: TextModel) -> None:
         ),
         (of_json_schema({"multipleOf": 999_999_937, "type": "integer"}), "fuel exhausted"),
         (of_regex("((a{1000}){1000}){1000}"), "too many expressions"),
+        (of_regex("([0-9"), "unclosed character class"),
+        (
+            of_regex("b" * 1000 + "(?=a)"),
+            "look-around, including look-ahead and look-behind, is no",
+        ),
+        (of_ebnf("start: /(a)\\1/"), "backreferences are not supported"),
+        (of_json_schema({"type": "string", "pattern": "a{2"}), "unclosed counted repetition"),
+        (of_ebnf("root ::= "), "nothing but an empty answer"),
+        (of_ebnf('start: ""'), "nothing but an empty answer"),
     ],
 )
 def test_grammars_that_nobody_can_follow_are_refused(
@@ -211,7 +220,13 @@ def test_grammars_that_nobody_can_follow_are_refused(
 
 @pytest.mark.parametrize(
     "grammar",
-    [of_json_schema(schema=True), of_json_schema(PERSON), of_regex(""), of_choice(["", "a"])],
+    [
+        of_json_schema(schema=True),
+        of_json_schema(PERSON),
+        of_regex(""),
+        of_choice([""]),
+        of_ebnf('root ::= "" | "a"'),
+    ],
 )
 def test_grammars_that_can_be_followed(grammars: GrammarTokenizer, grammar: str) -> None:
     grammars.check(grammar, param="x")

@@ -7,6 +7,7 @@ import pytest
 
 from common.errors import ClientError
 from common.text.load import TextModel
+from launch.gateway.api.prompts import MIN_TEXT_CHARS
 from launch.gateway.api.served import Served
 from tests.unit.gateway.api.preparing import CAPITAL, USER, chat, completion, refused
 
@@ -101,6 +102,10 @@ def test_a_clients_own_template_where_clients_are_trusted(served: Served) -> Non
             "chat_template",
             "messages",
         )
+    escape = "{{ ().__class__.__bases__ }}"
+    param, message = refused(trusting, messages=[USER], chat_template=escape)
+    assert param == "chat_template"
+    assert message.startswith("the request's chat template refuses this conversation: ")
 
 
 def test_tools_are_called_as_the_clients_template_tells(served: Served) -> None:
@@ -114,3 +119,14 @@ def test_tools_are_called_as_the_clients_template_tells(served: Served) -> None:
 def test_special_tokens_beside_the_templates(served: Served) -> None:
     """This model's encoding adds none."""
     assert chat(served, add_special_tokens=True).prompts == chat(served).prompts
+
+
+def test_a_prompt_that_is_truncated_has_an_end_too(served: Served) -> None:
+    half = "a" * (MIN_TEXT_CHARS // 2 + 1)
+    for body, param in (
+        ({"prompt": [half, half]}, "prompt"),
+        ({"messages": [{"role": "user", "content": half + half}]}, "messages"),
+    ):
+        told, message = refused(served, truncate_prompt_tokens=5, **body)
+        assert told == param
+        assert f"at most {MIN_TEXT_CHARS} are made tokens" in message
