@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from common.config import ServeConfig
+    from common.ids import Role
 
 # Nothing of ours at the top of the file: the names are common words, and a foreign package that
 # stands before ours on sys.path must be refused by name, not by a strange ImportError.
@@ -111,7 +112,9 @@ def _serve(argv: list[str]) -> int:
 
     if hide_arguments():
         print(f"baton: warning: {_KEY_WAS_SHOWN}", file=sys.stderr)
-    _begin()
+    from common.ids import Role
+
+    _begin(told, Role.PREFILL, Role.DECODE)
     config = _settled(told)
     from launch.local import serve
 
@@ -130,7 +133,7 @@ def _worker(role: str, argv: list[str]) -> int:
 
     check_control(told.config)
     check_join(told.join)
-    _begin()
+    _begin(told.config, Role(role))
     config = resolve_worker(
         _settled(told.config),
         Role(role),
@@ -146,13 +149,14 @@ def _worker(role: str, argv: list[str]) -> int:
     return run(config)
 
 
-def _begin() -> None:
+def _begin(config: "ServeConfig", *roles: "Role") -> None:
     """What servers and workers see to before they fetch or start anything."""
-    from launch.check.command import kernel_warnings
+    from launch.check.command import check_gpus, kernel_warnings
     from launch.checks import check_torch
     from launch.limits import raise_open_files
 
     check_torch()
+    check_gpus(config, roles)
     raise_open_files()
     for warning in kernel_warnings():
         print(f"baton: warning: {warning}", file=sys.stderr)

@@ -2,8 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from launch.check.findings import Level, about_kernels, findings
-from launch.check.machine import machine, processor
+from msgspec.structs import replace
+
+from common.available import usable_cpus
+from common.config import ServeConfig, resolve
+from common.errors import SetupError
+from common.ids import Role
+from common.spellings import cuda_number
+from launch.check.findings import Level, about_kernels, findings, lacking_for
+from launch.check.machine import gpu, machine, processor, software
 from launch.check.refusals import refusals
 from launch.check.report import as_json, as_text, serves
 from launch.settings import load_check
@@ -28,3 +35,14 @@ def kernel_warnings() -> list[str]:
         for finding in about_kernels(processor())
         if finding.level is not Level.OK
     ]
+
+
+def check_gpus(config: ServeConfig, roles: Sequence[Role]) -> None:
+    """Raises SetupError where workers of those roles are to use a GPU and cannot."""
+    settled = replace(config, model="", served_model_name="")
+    workers = [w for role in roles for w in resolve(settled, role, join="", cpus=usable_cpus())]
+    numbers = [n for w in workers if (n := cuda_number(w.device)) is not None]
+    if not numbers:
+        return
+    for finding in lacking_for(max(numbers), gpu(), software()):
+        raise SetupError(f"{finding.text}: {finding.remedy}")

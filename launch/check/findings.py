@@ -11,7 +11,7 @@ from common.available import within_quota
 from common.config import ServeConfig, WorkerConfig, resolve
 from common.ids import Role
 from common.spellings import cuda_number, spell_cpus
-from launch.check.facts import Machine, Processor, Refusal
+from launch.check.facts import Gpu, Machine, Processor, Refusal, Software
 from launch.checks import CPU_INDEX
 from launch.security import is_loopback
 
@@ -204,7 +204,7 @@ def _gpu(case: Case) -> Iterator[Finding]:
         for device in gpu.devices
     )
     if wanted:
-        lacking = list(_lacking_for(max(wanted), case.machine))
+        lacking = list(lacking_for(max(wanted), gpu, case.machine.software))
         yield from lacking or [ok("gpu", f"{names}; driver {gpu.driver}, CUDA {gpu.cuda}")]
     elif gpu.trouble:
         yield warn("gpu", f"driver {gpu.driver} cannot be used ({gpu.trouble})")
@@ -214,9 +214,8 @@ def _gpu(case: Case) -> Iterator[Finding]:
         yield ok("gpu", "none; workers compute on the CPU")
 
 
-def _lacking_for(number: int, machine: Machine) -> Iterator[Finding]:
+def lacking_for(number: int, gpu: Gpu, software: Software) -> Iterator[Finding]:
     """What workers on CUDA devices up to that one lack."""
-    gpu, software = machine.gpu, machine.software
     if number >= len(gpu.devices):
         why = f": {gpu.trouble}" if gpu.trouble else ""
         yield stop(
@@ -269,7 +268,12 @@ def _model(case: Case) -> Iterator[Finding]:
     if not disk.writable:
         yield stop("disk", f"{disk.path} cannot be written to", "--cache-dir DIRECTORY")
     if model.fetch_bytes is None:
-        yield ok("model", f"{model.name}: not here yet; the hub is asked at the first start")
+        yield warn(
+            "model",
+            f"{model.name}: not here, and the hub was not asked whether it has it: nobody knows "
+            "yet whether it can be served",
+            "the first start fetches it, if it is there; --model PATH is one that is here",
+        )
     elif disk.free_bytes < FETCH_FACTOR * model.fetch_bytes:
         yield stop(
             "disk",

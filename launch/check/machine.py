@@ -43,7 +43,7 @@ _NAME_BYTES = 256
 def machine(config: ServeConfig) -> Machine:
     """Of this machine, for a server of that configuration."""
     return Machine(
-        software=_software(),
+        software=software(),
         processor=processor(),
         memory=_memory(),
         gpu=gpu(),
@@ -53,7 +53,7 @@ def machine(config: ServeConfig) -> Machine:
     )
 
 
-def _software() -> Software:
+def software() -> Software:
     torch = _version("torch")
     wanted = torch_requirement().specifier
     return Software(

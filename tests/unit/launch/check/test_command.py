@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from common.config import DecodeConfig, ServeConfig
 from common.errors import SetupError
-from launch.check.command import check
+from common.ids import Role
+from launch.check.command import check, check_gpus
 from launch.check.report import as_text
 from tests.unit.launch.check.builders import GOOD, found_in, machine
 
@@ -54,6 +56,16 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 def test_a_flag_that_makes_no_sense_is_refused_as_by_the_server() -> None:
     with pytest.raises(SetupError, match="unknown flag --prot; did you mean --port"):
         check(["--prot", "1"], {})
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")
+def test_the_server_refuses_gpus_in_the_words_of_the_check(tmp_path: Path) -> None:
+    _, stops = found("--port", "0", "--decode.devices", "cuda:0", "--cache-dir", str(tmp_path))
+    config = ServeConfig(decode=DecodeConfig(devices="cuda:0"))
+    with pytest.raises(SetupError) as refused:
+        check_gpus(config, [Role.PREFILL, Role.DECODE])
+    assert str(refused.value).startswith(stops["gpu"][0])
+    check_gpus(config, [Role.PREFILL])
 
 
 def test_it_loads_no_torch() -> None:
