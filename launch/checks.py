@@ -21,6 +21,7 @@ from common.ids import Role
 from common.messages import ModelIdentity
 from common.model.description import read_spec
 from common.model.fingerprint import fingerprint
+from common.model.spec import ModelSpec
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own: its builds for CPUs, a tenth of what the others take."""
@@ -58,12 +59,22 @@ def checked(config: ServeConfig, workers: Sequence[WorkerConfig]) -> ModelIdenti
     path = Path(config.model or "")
     model = read_spec(path)
     context_of(config, model)
+    check_processors(workers)
+    check_pages(workers, model)
+    return wanted(config, model, fingerprint(path))
+
+
+def check_processors(workers: Sequence[WorkerConfig]) -> None:
+    """Raises SetupError where a worker is to be pinned to CPUs that there are not."""
     for worker in workers:
         if worker.cpus is not None:
             check_cpus(worker.cpus)
+
+
+def check_pages(workers: Sequence[WorkerConfig], model: ModelSpec) -> None:
+    """Raises SetupError where they do not fit the machine, or not one sequence fits them."""
     check_shares(workers)
     check_memory([sizes(worker, model) for worker in workers], available_bytes())
-    return wanted(config, model, fingerprint(path))
 
 
 def check_join(address: str) -> None:

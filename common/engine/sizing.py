@@ -131,6 +131,6 @@ def check_memory(workers: Sequence[Sizes], available_bytes: int) -> None:
         if any(size.n_host_pages for size in workers):
             flags += " or --kv-host-memory-bytes"
         raise SetupError(
-            f"the pages of {len(workers)} worker(s) need {n_bytes} bytes of memory and "
-            f"{available_bytes} are available: lower {flags}"
+            f"the pages of {len(workers)} worker(s) need {n_bytes / 2**30:.1f} GiB of memory and "
+            f"{available_bytes / 2**30:.1f} GiB are available: lower {flags}"
         )

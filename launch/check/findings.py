@@ -68,7 +68,7 @@ def findings(
         finding
         for judge in _JUDGES
         for finding in judge(case)
-        if finding.level is not Level.OK or finding.topic not in refused
+        if finding.topic not in refused or finding.level is Level.STOP
     ]
     found += [stop(refusal.topic, refusal.text) for refusal in refusals]
     return tuple(found)

@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from common.config import ServeConfig
+from common.config import ServeConfig, WorkerConfig
 from common.errors import SetupError
+from common.model.description import read_spec
+from common.model.spec import ModelSpec
 from launch.check.facts import Refusal
-from launch.checks import checked, local_workers
+from launch.checks import check_pages, check_processors, checked, local_workers
 from launch.fetch import located, model_name
 from launch.security import api_keys, check_control, check_tls
 from launch.settings import cache_dir
@@ -25,7 +27,9 @@ def refusals(config: ServeConfig) -> tuple[Refusal, ...]:
         ("control", lambda: check_control(config)),
         ("port", lambda: _bind("--host", config.host, "--port", config.port)),
         ("port", lambda: _bind_control(config)),
-        ("model", lambda: _check_model(config)),
+        ("cores", lambda: check_processors(_workers(config))),
+        ("model", lambda: _model(config)),
+        ("memory", lambda: _check_pages(config)),
     ]
     told: list[Refusal] = []
     for topic, ask in questions:
@@ -36,13 +40,29 @@ def refusals(config: ServeConfig) -> tuple[Refusal, ...]:
     return tuple(told)
 
 
-def _check_model(config: ServeConfig) -> None:
-    """Only of a model that is here."""
+def _workers(config: ServeConfig) -> list[WorkerConfig]:
+    return local_workers(replace(config, model="", served_model_name=""), join="")
+
+
+def _model(config: ServeConfig) -> ModelSpec | None:
+    """None: it is not here. Raises SetupError where it cannot be served."""
     path = located(config.model, cache_dir=cache_dir(config))
-    if path is not None:
-        name = config.served_model_name or model_name(config.model)
-        settled = replace(config, model=str(path), served_model_name=name)
-        checked(settled, local_workers(settled, join=""))
+    if path is None:
+        return None
+    name = config.served_model_name or model_name(config.model)
+    model = read_spec(path)
+    checked(replace(config, model=str(path), served_model_name=name), [])
+    return model
+
+
+def _check_pages(config: ServeConfig) -> None:
+    """Of a model that is here, and otherwise well."""
+    try:
+        model = _model(config)
+    except SetupError:  # told already
+        return
+    if model is not None:
+        check_pages(_workers(config), model)
 
 
 def _bind_control(config: ServeConfig) -> None:

@@ -83,8 +83,8 @@ def test_all_pools_of_a_machine_must_fit_it_together() -> None:
     spilling = sizes(config(kv_host_memory_bytes=2**30, kv_cache_memory_bytes=2**30), MODEL)
     check_memory([one, one], 2 * one.pool_bytes)
     message = (
-        f"the pages of 2 worker(s) need {2 * one.pool_bytes} bytes of memory and "
-        f"{2 * one.pool_bytes - 1} are available: lower --kv-cache-memory-bytes"
+        f"the pages of 2 worker(s) need {2 * one.pool_bytes / 2**30:.1f} GiB of memory and "
+        f"{(2 * one.pool_bytes - 1) / 2**30:.1f} GiB are available: lower --kv-cache-memory-bytes"
     )
     with pytest.raises(SetupError, match=re.escape(message)):
         check_memory([one, one], 2 * one.pool_bytes - 1)

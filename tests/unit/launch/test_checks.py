@@ -67,7 +67,7 @@ def test_joiners_must_have_what_the_servers_own_flags_say(model: Path) -> None:
     [
         ({"max_model_len": 1_000_000}, "--max-model-len 1000000 exceeds the model's context"),
         ({"kv_cache_memory_bytes": 5}, "--kv-cache-memory-bytes 5 holds 0 tokens of KV"),
-        ({"kv_cache_memory_bytes": 5 * 2**40}, r"the pages of 2 worker\(s\) need 10\d+ bytes"),
+        ({"kv_cache_memory_bytes": 5 * 2**40}, r"the pages of 2 worker\(s\) need 10\d+\.\d GiB"),
         ({"cpus": "0-4000"}, r"--cpus 0-4000: there is no CPU \S*4000 for this process"),
         ({"decode": DecodeConfig(workers=2, cpus="0,4000")}, "there is no CPU 4000"),
         (

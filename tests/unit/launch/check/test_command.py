@@ -14,6 +14,7 @@ from common.ids import Role
 from launch.check.command import check, check_gpus
 from launch.check.report import as_text
 from tests.unit.launch.check.builders import GOOD, found_in, machine
+from tests.unit.launch.test_checks import MODEL
 
 HOME = Path(__file__).parents[4]
 
@@ -51,6 +52,20 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert code == 1
     assert set(stops) == {"keys", "tls", "control", "model"}
     assert stops["model"] == [f"model: {tmp_path}/none.gguf does not exist"]
+
+
+def test_cpus_that_there_are_not_are_of_the_cores(tmp_path: Path) -> None:
+    _, stops = found("--port", "0", "--cpus", "0-4000", "--cache-dir", str(tmp_path))
+    assert set(stops) == {"cores"}
+
+
+def test_pages_that_do_not_fit_are_of_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    text = check(["--port", "0", "--kv-cache-memory-bytes", "5TiB", str(tmp_path)], {})[1]
+    lines = [line for line in text.splitlines() if "  memory  " in line]
+    assert [line.split()[0] for line in lines if "GiB" in line] == ["STOP"]
+    assert "  STOP  model" not in text
 
 
 def test_a_flag_that_makes_no_sense_is_refused_as_by_the_server() -> None:
