@@ -4,8 +4,10 @@ Must know nothing of what is served.
 """
 
 import asyncio
+from array import array
 from http import HTTPStatus
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from launch.gateway.api.errors import envelope
@@ -18,8 +20,34 @@ class _HeadTooLong(Exception):
     """Raised through the parser."""
 
 
+class _Parser(httptools.HttpRequestParser):
+    """One that reads on where it would leave the rest to another protocol."""
+
+    def __init__(self, protocol: "HttpProtocol") -> None:
+        super().__init__(protocol)
+        self._protocol = protocol
+
+    def feed_data(self, data: "bytes | bytearray | memoryview[int] | array[int]") -> None:
+        rest = memoryview(data)
+        while True:
+            try:
+                super().feed_data(rest)
+            except httptools.HttpParserUpgrade as error:
+                head = self._protocol.head_without_upgrade()
+                if head is None:
+                    raise
+                super().feed_data(head)
+                rest = rest[error.args[0] :]
+            else:
+                return
+
+
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. A head that is too long, or that does not come, ends it."""
+    """One connection. A head that is too long, or that does not come, ends it.
+
+    A client that would change to another protocol (`Upgrade: h2c`) is answered as if it had not
+    said so (RFC 9110, 7.8). The parser would skip its body: it is given the head once more.
+    """
 
     _n_head_bytes = 0
     _n_unread_bytes = 0  # since the parser last made something of what came
@@ -28,6 +56,7 @@ class HttpProtocol(HttpToolsProtocol):
     _due: asyncio.TimerHandle | None = None  # when the connection is closed
 
     def connection_made(self, transport: asyncio.Transport) -> None:
+        self.parser = _Parser(self)
         super().connection_made(transport)
         self._await_head()
 
@@ -58,7 +87,26 @@ class HttpProtocol(HttpToolsProtocol):
         self._count(len(name) + len(value) + len(b": \r\n"))
         super().on_header(name, value)
 
+    def head_without_upgrade(self) -> bytes | None:
+        """The last head, but for what asks for another protocol; None: nothing does."""
+        if not self._would_upgrade():
+            return None
+        version = self.parser.get_http_version().encode()
+        lines = [
+            b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version),
+            *(name + b": " + value for name, value in self.headers if name != b"upgrade"),
+        ]
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _would_upgrade(self) -> bool:
+        """CONNECT changes the protocol by itself."""
+        return any(name == b"upgrade" for name, _ in self.headers) and (
+            self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        )
+
     def on_headers_complete(self) -> None:
+        if self._would_upgrade():
+            return
         self._head_came()
         super().on_headers_complete()
 
@@ -68,6 +116,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._n_unread_bytes = 0
+        if self._would_upgrade():
+            return
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's own words

@@ -178,3 +178,23 @@ def test_a_body_breaks_that_is_being_answered(path: bytes, n_errors: int) -> Non
     told = asyncio.run(answers(CHUNKED.replace(b"/", path, 1) + b"\r\n", b"zz\r\n"))
     assert told.startswith(b"HTTP/1.1 200 OK")
     assert told.count(b"HTTP/1.1 400 Bad Request") == n_errors
+
+
+H2C = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+
+
+def test_who_would_speak_another_protocol_is_answered_in_this_one() -> None:
+    sent = POST + H2C + b"content-length: 2\r\n\r\nab"
+    then = POST + CLOSE + b"content-length: 2\r\n\r\ncd"
+    told = asyncio.run(answers(sent + then))
+    assert told.count(b"HTTP/1.1 200 OK") == told.count(b"HTTP/1.1") == 2
+    assert [part[-2:] for part in told.split(b"HTTP/1.1 ")[1:]] == [b"ab", b"cd"]
+    parts = (CHUNKED[:30], CHUNKED[30:] + H2C, b"\r\n1\r\na\r\n", b"1\r\nb\r\n0\r\n\r\n")
+    assert asyncio.run(answers(*parts, patience_s=0.2)).endswith(b"ab")
+    assert asyncio.run(answers(GET + H2C + b"\r\n", then)).count(b"HTTP/1.1 200 OK") == 2
+
+
+def test_many_of_them_in_one_piece() -> None:
+    n = 2000
+    sent = (GET + H2C + b"\r\n") * n + GET + CLOSE + b"\r\n"
+    assert asyncio.run(answers(sent)).count(b"HTTP/1.1 200 OK") == n + 1
