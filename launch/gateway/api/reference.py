@@ -13,6 +13,7 @@ from common.text.grammar import MAX_GRAMMAR_CHARS
 from launch.gateway.api.bodies import LEAST_BYTES_PER_S, MAX_BODY_BYTES, PATIENCE_S
 from launch.gateway.api.decoding import INSTEAD
 from launch.gateway.api.docs import COMMANDS, ERRORS, GETS, MODELS, POSTS, openapi
+from launch.gateway.api.prompts import MIN_TEXT_CHARS, TEXT_CHARS_PER_TOKEN
 from launch.gateway.api.requests import MAX_CHOICES, MAX_INT, SUPPORT
 from launch.gateway.protocol import MAX_HEAD_BYTES
 
@@ -169,6 +170,10 @@ def _limits() -> Iterator[tuple[str, str]]:
     yield "the request line and the headers", f"{MAX_HEAD_BYTES} bytes (431)"
     yield "choices: prompts times n", f"{MAX_CHOICES}"
     yield "a schema, regular expression, choice or grammar", f"{MAX_GRAMMAR_CHARS} characters"
+    yield (
+        "a text of /tokenize, or a prompt that is truncated",
+        f"{MIN_TEXT_CHARS} characters, or {TEXT_CHARS_PER_TOKEN} for each token of the context",
+    )
     yield "prompt and output together", "the model's context (`--max-model-len`)"
     yield "alternatives told of a token", "`--max-logprobs`"
     yield "token ids", "the model's vocabulary"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from launch.gateway.api.prompts import MIN_TEXT_CHARS, TEXT_CHARS_PER_TOKEN
 from launch.gateway.api.requests import (
     MAX_TOOLS,
     OWN_TEMPLATE,
@@ -18,12 +19,18 @@ from launch.gateway.api.requests import (
     ToolBody,
 )
 
+MAX_TEXT_TOKENS = 2**20
+_LENGTH = (
+    f"at most {MIN_TEXT_CHARS} characters, or {TEXT_CHARS_PER_TOKEN} for each token of the "
+    "model's context"
+)
+
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /tokenize: of a prompt, or of messages as a chat has them."""
 
     model: Annotated[ModelName | None, Meta(description="the served model's name")] = None
-    prompt: Annotated[str | None, Meta(description="a text")] = None
+    prompt: Annotated[str | None, Meta(description=f"a text; {_LENGTH}")] = None
     messages: Annotated[
         list[dict[str, Any]] | None,
         Meta(description="a conversation, as chats take it; in place of prompt"),
@@ -55,4 +62,4 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     """POST /detokenize"""
 
     model: Annotated[ModelName | None, Meta(description="the served model's name")] = None
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_TEXT_TOKENS)]

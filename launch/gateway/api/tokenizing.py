@@ -8,7 +8,7 @@ from common.text.load import TextModel
 from common.text.tokenizer import check_prompt_ids
 from launch.gateway.api.calling import told
 from launch.gateway.api.decoding import shown
-from launch.gateway.api.prompts import chat_text, with_template
+from launch.gateway.api.prompts import chat_text, check_text_length, with_template
 from launch.gateway.api.requests import ChatRequest
 from launch.gateway.api.responses import Detokenized, Tokenized
 from launch.gateway.api.text_requests import DetokenizeRequest, TokenizeRequest
@@ -38,6 +38,8 @@ def tokenized(
     else:
         _refuse_of_chats(request)
         whole, of_template = request.prompt, False
+    param = "messages" if of_template else "prompt"
+    check_text_length(len(whole), max_model_len, param=param)
     adds = request.add_special_tokens
     adds = not of_template if adds is None else adds
     ids = text.tokenizer.encode(whole, add_special_tokens=adds)

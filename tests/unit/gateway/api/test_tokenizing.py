@@ -8,9 +8,10 @@ import pytest
 from common.errors import ClientError
 from common.text.load import TextModel
 from launch.gateway.api.decoding import decode
+from launch.gateway.api.prompts import MIN_TEXT_CHARS
 from launch.gateway.api.responses import Tokenized
 from launch.gateway.api.served import Served
-from launch.gateway.api.text_requests import DetokenizeRequest, TokenizeRequest
+from launch.gateway.api.text_requests import MAX_TEXT_TOKENS, DetokenizeRequest, TokenizeRequest
 from launch.gateway.api.tokenizing import detokenized, tokenized
 from tests.unit.gateway.api.preparing import CAPITAL, USER, chat
 
@@ -69,3 +70,19 @@ def test_ids_that_the_model_has_not(smollm2: TextModel) -> None:
     with pytest.raises(ClientError) as raised:
         detokenized(DetokenizeRequest(tokens=[49_152]), smollm2)
     assert raised.value.param == "tokens"
+
+
+def test_a_text_may_be_longer_than_the_context_yet_has_an_end(smollm2: TextModel) -> None:
+    assert tokens(smollm2, prompt="ab " * 10_000).count > 7
+    text = "a" * (MIN_TEXT_CHARS + 1)
+    for body, param in (
+        ({"prompt": text}, "prompt"),
+        ({"messages": [{"role": "user", "content": text}]}, "messages"),
+    ):
+        with pytest.raises(ClientError) as raised:
+            tokens(smollm2, **body)
+        assert raised.value.param == param
+        assert f"at most {MIN_TEXT_CHARS} are made tokens" in str(raised.value)
+    ids = msgspec.json.encode({"tokens": [1] * (MAX_TEXT_TOKENS + 1)})
+    with pytest.raises(ClientError, match=f"tokens.*{MAX_TEXT_TOKENS}"):
+        decode(ids, DetokenizeRequest)
