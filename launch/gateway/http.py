@@ -9,8 +9,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -65,12 +64,15 @@ from launch.gateway.api.served import Served, check_model
 from launch.gateway.api.text_requests import DetokenizeRequest, TokenizeRequest
 from launch.gateway.api.tokenizing import detokenized, tokenized
 from launch.gateway.engine import Engine
+from launch.gateway.lane import Lane
 from launch.gateway.summary import Server
 from launch.gateway.traces_endpoint import trace
 from launch.gateway.transfers import Slo
 from launch.gateway.watching import VERSIONS, watching_routes
 
 _log = logging.getLogger(__name__)
+_MAX_TEXTS = 32  # being made tokens, and in line for it: a body of 16 MB each, at worst
+_Text = TypeVar("_Text", TokenizeRequest, DetokenizeRequest)
 _Body = TypeVar("_Body", CompletionRequest, ChatRequest, ItemRequest)
 
 
@@ -134,6 +136,7 @@ class _Api:
         self._metrics = metrics
         self._admission = admission
         self._bodies = Bodies()
+        self._texts = Lane("/tokenize and /detokenize", max_pending=_MAX_TEXTS)
         self._name = config.served_model_name or text.name
         self._started = int(time.time())
         self._slo = Slo(ttft_s=_seconds(config.slo_ttft), tpot_s=_seconds(config.slo_tpot))
@@ -227,11 +230,7 @@ class _Api:
     # --- text --------------------------------------------------------------------------------
 
     async def tokenize(self, request: Request) -> Response:
-        with self._place():
-            async with self._bodies.read(request) as content:
-                body = decode(content, TokenizeRequest)
-                tokens = await asyncio.to_thread(self._tokenize, body)
-        return json_response(encode(tokens))
+        return await self._in_line(request, TokenizeRequest, self._tokenize)
 
     def _tokenize(self, body: TokenizeRequest) -> Tokenized:
         check_model(body.model, self._name)
@@ -243,21 +242,23 @@ class _Api:
         )
 
     async def detokenize(self, request: Request) -> Response:
-        with self._place():
-            async with self._bodies.read(request) as content:
-                body = decode(content, DetokenizeRequest)
-                text = await asyncio.to_thread(self._detokenize, body)
-        return json_response(encode(text))
+        return await self._in_line(request, DetokenizeRequest, self._detokenize)
 
     def _detokenize(self, body: DetokenizeRequest) -> Detokenized:
         check_model(body.model, self._name)
         return detokenized(body, self._text)
 
-    @contextmanager
-    def _place(self) -> Iterator[None]:
+    async def _in_line(
+        self, request: Request, kind: type[_Text], work: Callable[[_Text], object]
+    ) -> Response:
         self._admission.enter()
         try:
-            yield
+            async with self._bodies.read(request) as content:
+                body = decode(content, kind)
+            told = self._texts.run(lambda: encode(work(body)))
+            return json_response(await while_connected(request, told))
+        except ClientGone:
+            return Response(status_code=CLIENT_GONE_STATUS)
         finally:
             self._admission.leave()
 
