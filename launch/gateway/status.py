@@ -105,7 +105,8 @@ class Rates(Body, frozen=True):
 
 
 class RequestStatus(Body, frozen=True):
-    """One prompt's way through the pools. Times are seconds after its arrival; null: not (yet)."""
+    """One prompt's way through the pools. Times are seconds after its arrival, none later
+    than its end; null: not (yet)."""
 
     id: str
     state: str  # queued, prefill, transfer, decode; how it ended: stop, length, aborted, ...

@@ -267,7 +267,11 @@ def request_status(record: Record, names: Mapping[InstanceId, str]) -> RequestSt
     """`names`: of workers, those that are gone included."""
 
     def after(at: float | None) -> float | None:
-        return None if at is None else max(0.0, at - record.arrived)
+        if at is None:
+            return None
+        if record.ended is not None:  # before a worker, whose clock is its own, had told
+            at = min(at, record.ended)
+        return max(0.0, at - record.arrived)
 
     computing = record.decode if record.prefill is None else record.prefill
     at_computing = record.at_decode if record.prefill is None else record.at_prefill

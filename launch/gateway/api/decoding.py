@@ -35,8 +35,16 @@ INSTEAD = {
     "vllm_xargs": "leave it out: there are no further arguments",
     "thinking_token_budget": "use max_completion_tokens",
     "repetition_detection": "use repetition_penalty",
+    "structured_outputs.structural_tag": "it is not supported; use json, regex, choice or grammar",
+    "extra_body": "it is the client's; put its fields at the top level",
+    "extra_headers": "it is the client's; send them as headers",
+    "extra_query": "it is the client's; leave it out",
 }
 """What to do in place of fields that other servers have, or have had: they are unknown here."""
+
+_OWN_WORDS = ("input", "prompt", "messages", "tokens")
+"""What a body says in one of these: the first that it has is its own."""
+_OTHER_WORDS = frozenset((*_OWN_WORDS, "inputs", "text", "texts", "message", "content"))
 
 _Request = TypeVar("_Request")
 _PATH = re.compile(r"^(?P<what>.*) - at `(?:key in )?\$(?P<path>[^`]*)`$", re.DOTALL)
@@ -126,6 +134,9 @@ def _unknown_field(name: str, path: str, kind: type) -> ClientError:
     close = difflib.get_close_matches(name[:_MAX_SHOWN_CHARS], known, 1)
     where = _joined(path, name[:_MAX_SHOWN_CHARS])
     hint = f"did you mean {close[0]}?" if close else "leave it out"
+    own = next((word for word in _OWN_WORDS if word in known), None)
+    if own is not None and where in _OTHER_WORDS:
+        hint = f"use {own}"
     hint = INSTEAD.get(where, hint)
     return ClientError(f"unknown field {shown(_joined(path, name))}; {hint}", param=where)
 

@@ -40,7 +40,14 @@ from launch.gateway.transfers import Fields, Slo
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 _MAX_ID_DIGITS = 10
 _TAIL_TOKENS = 16  # of a prompt: `<think>` is in them, if it ends with that
-_INSTEAD = {"functions": "use tools", "function_call": "use tool_choice"}
+_REMEDIES = {
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "modalities": 'answers are text; leave it out, or say ["text"]',
+    "audio": "answers are text; leave it out",
+    "web_search_options": "nothing is searched; leave it out",
+    "moderation": "nothing is moderated; leave it out",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,8 +305,9 @@ def _refuse_unsupported(request: ChatRequest) -> None:
     }
     for name, asked in unsupported.items():
         if asked:
-            remedy = _INSTEAD.get(name, "leave it out")
-            raise ClientError(f"{name} is not supported by this server; {remedy}", param=name)
+            raise ClientError(
+                f"{name} is not supported by this server; {_REMEDIES[name]}", param=name
+            )
 
 
 def _max_tokens(n_prompt: int, asked: _Asked, served: Served) -> int:

@@ -117,6 +117,21 @@ def test_rates_of_a_worker_are_of_its_last_seconds() -> None:
     assert work_rates(counters[:1], 100.0) == (None, None)
 
 
+def test_nothing_of_a_request_is_later_than_its_end() -> None:
+    """An answer of one token has ended before the worker tells that it decodes."""
+    watched = Watched()
+    watched.up(P, snapshot())
+    watched.up(D, snapshot())
+    watched.submit("a", at=100.0)
+    watched.note("routed", "a", at=100.25, decision="remote", reason="price", prefill=P, decode=D)
+    watched.history.answered(Admitted(RequestId("a")))
+    watched.now = 103.0
+    watched.mark(D, "a", decoding_begin=0.5)
+    watched.note("finished", "a", at=102.0, request="a", tokens=1, longest=1, finish="length")
+    (told,) = watched.status().requests
+    assert (told.decode_began_s, told.ended_s) == (2.0, 2.0)
+
+
 def test_a_request_is_followed_through_the_pools() -> None:
     watched = Watched()
     watched.up(P, snapshot())

@@ -4,7 +4,9 @@ import pytest
 
 from common.errors import ClientError
 from launch.gateway.api.decoding import decode, shown
+from launch.gateway.api.item_request import ItemRequest
 from launch.gateway.api.requests import ChatRequest, CompletionRequest, SloBody
+from launch.gateway.api.text_requests import DetokenizeRequest, TokenizeRequest
 
 DEEP = 50_000  # deeper than any Python goes: 3.13 goes 10,000
 
@@ -236,3 +238,28 @@ def test_nesting_that_can_just_be_read_is_shown_cut_short() -> None:
 )
 def test_values_are_shown_as_json(value: object, text: str) -> None:
     assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "remedy"),
+    [
+        (ItemRequest, "messages", "use input"),
+        (ChatRequest, "prompt", "use messages"),
+        (ChatRequest, "input", "use messages"),
+        (CompletionRequest, "messages", "use prompt"),
+        (TokenizeRequest, "text", "use prompt"),
+        (DetokenizeRequest, "prompt", "use tokens"),
+        (ChatRequest, "extra_body", "it is the client's; put its fields at the top level"),
+    ],
+)
+def test_what_is_said_in_another_endpoints_words(kind: type, name: str, remedy: str) -> None:
+    with pytest.raises(ClientError) as raised:
+        decode(f'{{"{name}": "x"}}'.encode(), kind)
+    assert str(raised.value) == f'unknown field "{name}"; {remedy}'
+    assert raised.value.param == name
+
+
+def test_a_structural_tag_is_said_to_be_none_of_ours() -> None:
+    param, message = field('"structured_outputs": {"structural_tag": "x"}')
+    assert param == "structured_outputs.structural_tag"
+    assert "not supported" in message

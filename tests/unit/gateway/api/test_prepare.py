@@ -297,7 +297,13 @@ def test_logprobs_of_a_chat(served: Served) -> None:
         (
             {"messages": [USER], "audio": {"voice": "x"}},
             "audio",
-            "audio is not supported by this server; leave it out",
+            "audio is not supported by this server; answers are text; leave it out",
+        ),
+        (
+            {"messages": [USER], "modalities": ["audio"]},
+            "modalities",
+            "modalities is not supported by this server; answers are text; leave it out, or say "
+            '["text"]',
         ),
         (
             {"messages": [USER], "chat_template_kwargs": {"messages": []}},
