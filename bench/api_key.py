@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 VARIABLE = "OPENAI_API_KEY"
+REMEDY = f"--api-key KEY, or the variable {VARIABLE}"
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from copy import copy
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -62,6 +63,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = api_key.NO_VARIABLES)
     if interrupted:
         return INTERRUPTED_EXIT
     return FAILED_EXIT if any(result["failed"] or result["unsaved"] for result in results) else 0
+
+
+class NotServed(ValueError):
+    """The server answers, and will not do what the flags ask."""
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -122,6 +127,8 @@ async def _served(options: argparse.Namespace, stop: asyncio.Event) -> dict[str,
                 return served
             await _try(serve_flags.target(options, options.model or str(served["id"])))
             return await _first_model(options)  # it may know its context only now
+        except NotServed:  # waiting makes it no better
+            raise
         except (aiohttp.ClientError, ValueError):
             if time.monotonic() > deadline or stop.is_set():
                 raise
@@ -135,13 +142,26 @@ async def _first_model(options: argparse.Namespace) -> dict[str, Any]:
         session.get(f"{options.base_url}/v1/models") as response,
     ):
         status, text = response.status, await response.text()
+    return model_told(options, status, text)
+
+
+def model_told(options: argparse.Namespace, status: int, text: str) -> dict[str, Any]:
+    """The model that is meant, of what /v1/models answers. Raises ValueError, and NotServed."""
+    if status == HTTPStatus.UNAUTHORIZED:
+        raise NotServed(f"{options.base_url} asks for a key: {api_key.REMEDY}")
     try:
-        return dict(json.loads(text)["data"][0])
-    except (ValueError, KeyError, IndexError, TypeError):
+        models = {str(model["id"]): dict(model) for model in json.loads(text)["data"]}
+        meant = options.model or next(iter(models))
+    except (ValueError, KeyError, StopIteration, TypeError):
         if options.model and status < 500:
             return {"id": options.model}
         url = f"{options.base_url}/v1/models"
         raise ValueError(f"{url} answered {status}: {text[:200]}") from None
+    if meant not in models:
+        raise NotServed(
+            f"--model {meant} is not served at {options.base_url}: there is {', '.join(models)}"
+        )
+    return models[meant]
 
 
 async def _try(target: Target) -> None:
