@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from math import isfinite
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 import msgspec
 
@@ -20,7 +20,9 @@ from common.errors import SetupError
 from common.ids import InstanceId, Role, TransferId
 from common.values import LogFormat, LogLevel
 
-Value = int | float | str | None
+Value = int | float | str | None  # bool is an int
+Told = Value | Mapping[str, Any]
+"""What a line tells: a value, or an object of JSON."""
 
 _FIRST = ("request", "transfer", "attempt")
 _ENDINGS = frozenset(("finished", "failed", "aborted"))
@@ -34,10 +36,10 @@ _log = logging.getLogger(__name__)
 class Line(str):
     """An event as text; a formatter for programs takes its fields."""
 
-    fields: Mapping[str, Value]
+    fields: Mapping[str, Told]
 
 
-def line(event: str, /, **fields: Value) -> Line:
+def line(event: str, /, **fields: Told) -> Line:
     """`transfer=t1 attempt=0 event=queued tokens=12`: ids first; None is left out."""
     ids = {name: fields.pop(name) for name in _FIRST if name in fields}
     pairs = {**ids, "event": event, **fields}
@@ -52,8 +54,12 @@ def field_of(text: str, event: str, name: str) -> str | None:
     or one without it."""
     with suppress(ValueError):
         if text.startswith("{"):
-            told = msgspec.json.decode(text, type=dict[str, str | int | float | None])
-            return str(told[name]) if told.get("event") == event and name in told else None
+            told = msgspec.json.decode(text, type=dict[str, Any])
+            if told.get("event") != event or name not in told:
+                return None
+            value = told[name]
+            is_json = isinstance(value, bool | dict)
+            return msgspec.json.encode(value).decode() if is_json else str(value)
     _, found, rest = text.partition(f" event={event} ")
     pattern = rf'(?:^| ){name}=("(?:[^"\\]|\\.)*"|\S*)'
     match = re.search(pattern, rest) if found else None
@@ -101,7 +107,7 @@ class _JsonFormatter(_LineFormatter):
         said = (
             record.msg.fields if isinstance(record.msg, Line) else {"message": record.getMessage()}
         )
-        entry: dict[str, Value] = {
+        entry: dict[str, Any] = {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "process": self._process,
@@ -117,16 +123,23 @@ def _visible(text: str) -> str:
     return _NOT_ASCII.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def _text(value: Value) -> str:
+def _text(value: Told) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = _shortened(str(value))
+    is_json = isinstance(value, bool | Mapping)
+    text = _shortened(msgspec.json.encode(value).decode() if is_json else str(value))
     return text if text and _PLAIN.issuperset(text) else json.dumps(text)
 
 
-def _json_value(value: Value) -> Value:
+def _json_value(value: object) -> object:
+    """Any JSON, with every text of it cut short."""
     if isinstance(value, str):
         return _shortened(value)
+    if isinstance(value, Mapping):
+        members = cast("Mapping[str, object]", value)
+        return {name: _json_value(one) for name, one in members.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(one) for one in cast("list[object]", value)]
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 

@@ -41,7 +41,7 @@ class Arrivals:
         prompts: tuple[Prompt, ...],
     ) -> None:
         (first, *_) = prompts
-        parameters = msgspec.json.encode(first.params).decode() if self.with_text else None
+        parameters = msgspec.to_builtins(first.params, str_keys=True) if self.with_text else None
         told = line(
             "request",
             request=answer_id,
@@ -49,7 +49,7 @@ class Arrivals:
             prompts=len(prompts),
             prompt_tokens=sum(len(prompt.ids) for prompt in prompts),
             n=prepared.n,
-            stream=str(prepared.stream).lower(),
+            stream=prepared.stream,
             prompt=self._text(first) if self.with_text else None,
             params=parameters,
         )

@@ -92,6 +92,22 @@ def test_a_line_of_json_has_the_fields_as_they_are(stream: io.StringIO) -> None:
     assert failed["traceback"].endswith("ValueError: no\n{}")
 
 
+@pytest.mark.parametrize("stream", ["json"], indirect=True)
+def test_values_of_json_are_json(stream: io.StringIO) -> None:
+    params = {"n": 2, "stop": ["x", "y" * 10_000], "never": float("inf"), "seed": None}
+    logging.getLogger("any").info(line("request", stream=False, params=params))
+    told = json.loads(stream.getvalue())
+    assert told["stream"] is False
+    assert (told["params"]["n"], told["params"]["seed"]) == (2, None)
+    assert told["params"]["never"] == "inf"
+    assert len(told["params"]["stop"][1]) < 2100
+    assert field_of(stream.getvalue(), "request", "stream") == "false"
+
+
+def test_values_of_json_in_a_line_for_people() -> None:
+    assert line("x", stream=True, params={"n": 1}) == r'event=x stream=true params="{\"n\":1}"'
+
+
 @pytest.mark.parametrize("stream", ["text", "json"], indirect=True)
 def test_a_field_is_read_back_from_either_form(stream: io.StringIO) -> None:
     detail = 'lower "--x": event=forged detail=no'
