@@ -15,7 +15,7 @@ from launch.check.facts import Gpu, Machine, Processor, Refusal, Software
 from launch.checks import CPU_INDEX
 from launch.security import is_loopback
 
-WORKER_BYTES = 250_000_000  # of a worker, beside pages and weights
+WORKER_BYTES = 280_000_000  # of a worker, beside pages and weights
 GATEWAY_BYTES = 100_000_000
 OWN_FILES = 256  # that a server has open beside its clients' connections
 FETCH_FACTOR = 3  # a wheel, what is taken out of it, and room for others

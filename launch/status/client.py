@@ -46,6 +46,11 @@ class Source:
                 raise NoStatus(self._refused(error)) from None
         except (OSError, HTTPException) as error:
             reason = error.reason if isinstance(error, URLError) else error
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise NoStatus(
+                    f"the certificate of {self.url} is not trusted ({reason.verify_message}); "
+                    "--ssl-ca-certs FILE names a self-signed one, or who signed it"
+                ) from None
             told = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
             raise NoStatus(
                 f"no server answers at {self.url} ({told}); --url says where it is"

@@ -2,11 +2,14 @@
 
 import json
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from shutil import which
 from typing import ClassVar
 
 import msgspec
@@ -38,14 +41,19 @@ class Answering(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(code: int, body: bytes) -> Iterator[tuple[str, type[Answering]]]:
+def served(
+    code: int, body: bytes, context: ssl.SSLContext | None = None
+) -> Iterator[tuple[str, type[Answering]]]:
     """The server's URL, and what it was asked."""
     handler = type("Handler", (Answering,), {"answer": (code, body), "keys": [], "paths": []})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
+        if context is not None:
+            server.handle_error = lambda *_: None  # pyright: ignore[reportAttributeAccessIssue]
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", handler
+            yield f"http{'s' if context else ''}://127.0.0.1:{server.server_address[1]}", handler
         finally:
             server.shutdown()
             thread.join()
@@ -124,6 +132,21 @@ def test_flags_that_make_no_sense(argv: list[str], message: str) -> None:
     with pytest.raises(SetupError) as refused:
         shown(*argv)
     assert str(refused.value) == message
+
+
+@pytest.mark.skipif(which("openssl") is None, reason="makes the certificate")
+def test_a_certificate_that_is_not_trusted_names_the_flag(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    made = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+    files = ("-nodes", "-keyout", str(key), "-out", str(certificate))
+    subprocess.run([*made, *name, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with served(200, msgspec.json.encode(AT_WORK), context) as (url, _):
+        with pytest.raises(NoStatus, match=r"not trusted .*; --ssl-ca-certs FILE"):
+            shown("--url", url)
+        assert shown("--url", url, "--ssl-ca-certs", str(certificate))
 
 
 @pytest.mark.parametrize("on_terminal", [True, False])
