@@ -62,6 +62,12 @@ def of_json_schema(schema: Schema, *, param: str | None = None) -> str:
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
     try:
+        n_chars = len(json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+        if n_chars > MAX_GRAMMAR_CHARS:  # before it is read, in time that grows with its square
+            raise ClientError(
+                f"{param or 'the schema'} has {n_chars} characters; at most {MAX_GRAMMAR_CHARS}",
+                param=param,
+            )
         return LLMatcher.grammar_from_json_schema(
             json.dumps(closed(schema)),
             defaults={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},

@@ -326,3 +326,12 @@ def test_regular_expressions_that_grow_with_the_square_are_refused(
 ) -> None:
     with pytest.raises(ClientError, match="too big"):
         grammars.check(of_regex("a?" * 20_000), param="x")
+
+
+def test_a_schema_that_is_too_long_is_not_read() -> None:
+    many = {f"property_{n}": {"type": "string"} for n in range(80_000)}
+    began = time.thread_time()
+    with pytest.raises(ClientError, match=f"x has .* at most {MAX_GRAMMAR_CHARS}") as raised:
+        of_json_schema({"type": "object", "properties": many}, param="x")
+    assert raised.value.param == "x"
+    assert time.thread_time() - began < 2
