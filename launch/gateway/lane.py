@@ -1,11 +1,10 @@
-"""Work that may take seconds, in a thread of its own, so that nothing else waits behind it.
+"""Work that may take seconds, one piece at a time, so that it has one thread and no more.
 
 Must know nothing of what the work is.
 """
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from common.errors import Overloaded
@@ -15,17 +14,17 @@ RETRY_S = 1.0
 
 
 class Lane:
-    """One thread, and a line before it. Used by the event loop's thread."""
+    """A line before one of the loop's threads. Used by the event loop's thread."""
 
     def __init__(self, name: str, *, max_pending: int) -> None:
         """`max_pending`: at work and in line together."""
         self._name = name
         self._max_pending = max_pending
         self._n_pending = 0
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._turn = asyncio.Lock()
 
     async def run(self, work: Callable[[], _Result]) -> _Result:
-        """What `work` gives. Cancelled: it is not begun, if it has not been. Raises Overloaded."""
+        """What `work` gives. Cancelled in line: it is not begun. Raises Overloaded."""
         if self._n_pending >= self._max_pending:
             raise Overloaded(
                 f"{self._n_pending} requests of {self._max_pending} wait for {self._name}",
@@ -33,6 +32,9 @@ class Lane:
             )
         self._n_pending += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+            await self._turn.acquire()
+            working = asyncio.ensure_future(asyncio.to_thread(work))
+            working.add_done_callback(lambda _: self._turn.release())  # whoever still waits for it
+            return await asyncio.shield(working)
         finally:
             self._n_pending -= 1

@@ -52,3 +52,22 @@ def test_who_leaves_the_line_has_nothing_begun() -> None:
         assert begun == [2]
 
     run(test)
+
+
+def test_work_that_nobody_waits_for_any_more_keeps_its_turn() -> None:
+    """Or as many threads would be busy as clients have left."""
+
+    async def test() -> None:
+        lane, go, ended = Lane("tests", max_pending=2), threading.Event(), list[int]()
+        first = asyncio.create_task(lane.run(lambda: (go.wait(5), ended.append(1))))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        second = asyncio.create_task(lane.run(lambda: ended.append(2)))
+        await asyncio.sleep(0.01)
+        assert ended == []
+        go.set()
+        await second
+        assert ended == [1, 2]
+
+    asyncio.run(test())
