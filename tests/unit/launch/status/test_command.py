@@ -3,17 +3,16 @@
 import json
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from shutil import which
 from typing import ClassVar
 
 import msgspec
 import pytest
+import trustme
 
 from common.errors import SetupError
 from launch.cli import main
@@ -134,15 +133,11 @@ def test_flags_that_make_no_sense(argv: list[str], message: str) -> None:
     assert str(refused.value) == message
 
 
-@pytest.mark.skipif(which("openssl") is None, reason="makes the certificate")
 def test_a_certificate_that_is_not_trusted_names_the_flag(tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
-    made = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
-    files = ("-nodes", "-keyout", str(key), "-out", str(certificate))
-    subprocess.run([*made, *name, *files], check=True, capture_output=True)
+    authority, certificate = trustme.CA(), tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(certificate))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
     with served(200, msgspec.json.encode(AT_WORK), context) as (url, _):
         with pytest.raises(NoStatus, match=r"not trusted .*; --ssl-ca-certs FILE"):
             shown("--url", url)
