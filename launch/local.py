@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import uvloop
 from msgspec.structs import replace
 
 from common.config import ServeConfig
@@ -26,6 +25,7 @@ from launch.gateway.control import Control
 from launch.gateway.server import BACKLOG, HttpServer, bound
 from launch.gateway.traces_endpoint import traces_url
 from launch.gateways import Gateways
+from launch.leaving import left, run
 from launch.notify import Notifier, has_terminal
 from launch.security import api_keys, check_control, check_tls, is_loopback, without_secrets
 from launch.supervise import CRASHES, Supervisor
@@ -55,7 +55,8 @@ def serve(config: ServeConfig, environ: Mapping[str, str]) -> int:
     with _run_dir(config) as run_dir:
         local = replace(config, run_dir=str(run_dir), api_key=keys or None, api_key_file=None)
         server = _Server(local, identity, without_secrets(environ))
-        return uvloop.run(server.run())
+        code = run(server.run())
+    return left(code)
 
 
 def _checked_keys(config: ServeConfig) -> tuple[str, ...]:

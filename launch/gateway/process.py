@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-import uvloop
 
 from common.config import ServeConfig
 from common.engine.process import die_with
@@ -30,6 +29,7 @@ from launch.gateway.control import Control
 from launch.gateway.places import Places
 from launch.gateway.roster import Follower
 from launch.gateway.server import HttpServer, bound
+from launch.leaving import left, run
 
 EXIT_CRASHED = 1
 EXIT_SETUP = 2
@@ -126,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         die_with(told.parent)
         share_values(config.number)
-        return uvloop.run(_Gateway(config, instance, told.parent).run())
+        return left(run(_Gateway(config, instance, told.parent).run()))
     except SetupError as error:
         _log.error(line("cannot_start", detail=str(error)))
         return EXIT_SETUP
