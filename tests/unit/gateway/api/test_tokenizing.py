@@ -75,12 +75,10 @@ def test_ids_that_the_model_has_not(smollm2: TextModel) -> None:
 def test_a_text_may_be_longer_than_the_context_yet_has_an_end(smollm2: TextModel) -> None:
     assert tokens(smollm2, prompt="ab " * 10_000).count > 7
     text = "a" * (MIN_TEXT_CHARS + 1)
-    for body, param in (
-        ({"prompt": text}, "prompt"),
-        ({"messages": [{"role": "user", "content": text}]}, "messages"),
-    ):
+    bodies: dict[str, Any] = {"prompt": text, "messages": [{"role": "user", "content": text}]}
+    for param, value in bodies.items():
         with pytest.raises(ClientError) as raised:
-            tokens(smollm2, **body)
+            tokens(smollm2, **{param: value})
         assert raised.value.param == param
         assert f"at most {MIN_TEXT_CHARS} are made tokens" in str(raised.value)
     ids = msgspec.json.encode({"tokens": [1] * (MAX_TEXT_TOKENS + 1)})
