@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launch.gateway.api.prompts import MIN_TEXT_CHARS
 from launch.gateway.api.requests import ChatRequest, CompletionRequest
 from tests.property.hostile import (
     CHATS,
@@ -255,9 +256,11 @@ def test_long_texts_are_tokenized(http_server: RunningServer) -> None:
     def told(path: str, **body: object) -> dict[str, Any]:
         return dict(json.loads(post(http_server, path, written(body)).content))
 
-    assert len(told("/tokenize", prompt=WORDS)["tokens"]) >= MB // 2
+    longest = WORDS[:MIN_TEXT_CHARS]
+    assert len(told("/tokenize", prompt=longest)["tokens"]) >= len(longest) // 8
+    assert told("/tokenize", prompt=longest + "a")["error"]["param"] == "prompt"
     assert told("/detokenize", tokens=[81] * MB)["prompt"] == "a" * MB
-    last = {"prompt": WORDS, "truncate_prompt_tokens": 3, "max_tokens": 1}
+    last = {"prompt": longest, "truncate_prompt_tokens": 3, "max_tokens": 1}
     assert told(COMPLETIONS, **last)["usage"]["prompt_tokens"] == 3
 
 
