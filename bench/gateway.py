@@ -34,6 +34,7 @@ from bench.footprint import gateways, process_seconds
 from bench.program import exit_status
 from bench.server import NotReady, Server, free_port, running
 from bench.sse_load import Load
+from bench.stdout import show
 from bench.stub_worker import FIRST_PROMPT, Plan
 
 STEP_S = 0.02  # of a worker; a stream's TPOT
@@ -206,16 +207,15 @@ def main(argv: Sequence[str]) -> int:
                 os.sched_setaffinity(0, allowed)
                 one = measure(options.model, rate, n_gateways)
                 those.append(one)
-                print(
+                show(
                     f"{n_gateways} gateways, {rate:6.0f} events/s ({one.events_per_s:6.0f}): "
                     f"{one.cpu_us:5.1f} us of CPU an event, busy {one.busy:4.0%}, "
                     f"added {one.p50_ms:6.2f} ms (p99 {one.p99_ms:6.2f}), split {one.split}",
-                    flush=True,
                 )
         for n_gateways, those in rounds.items():
             splits = [one.split for one in those]
             result.append({"gateways": n_gateways, "rate": rate, **_told(those), "splits": splits})
-    print(json.dumps({"benchmark": "gateway", "rounds": options.rounds, "results": result}))
+    show(json.dumps({"benchmark": "gateway", "rounds": options.rounds, "results": result}))
     return 0
 
 

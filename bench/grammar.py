@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from bench.flag_types import Parser, model_path, positive
 from bench.program import exit_status
+from bench.stdout import show
 from common.engine.constraints import Constraints
 from common.engine.plan import Draw, PassPlan, Piece, pack
 from common.engine.runner import Runner
@@ -243,12 +244,11 @@ def main(argv: Sequence[str]) -> int:
         row = measure(batch, kind, grammars)
         rows.append(row)
         verdict = "ok  " if row.share < MOST_SHARE else "MISS"
-        print(
+        show(
             f"{verdict} {kind:<26} masks {row.mask_ms:6.2f} ms (p99 {row.p99_mask_ms:7.2f}) of "
             f"{row.free_step_ms:6.1f}: {row.share:6.1%}; steps take {row.longer_ms:5.2f} ms longer",
-            flush=True,
         )
-    print(json.dumps({"benchmark": "grammar", "rows": [asdict(row) for row in rows]}))
+    show(json.dumps({"benchmark": "grammar", "rows": [asdict(row) for row in rows]}))
     return int(any(row.share >= MOST_SHARE for row in rows))
 
 

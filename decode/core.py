@@ -22,6 +22,7 @@ from common.engine.events import (
     TicketFinal,
 )
 from common.engine.lengths import Lengths
+from common.engine.refusal import DRAINING, Refusal
 from common.engine.reports import Load, Peers, Pulse, Snapshots
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role, TicketId
@@ -38,7 +39,6 @@ from common.messages import (
     Limits,
     Listed,
     PagesReady,
-    Refused,
     Release,
     ResetPrefixCache,
     Resync,
@@ -49,7 +49,7 @@ from decode.forecast import Foresight
 from decode.holds import Holds
 from decode.intake import Intake
 from decode.outgoing import Outgoing, line
-from decode.scheduler import RETRY_MIN_S, Refusal, refusal
+from decode.scheduler import refusal
 from decode.state import ARRIVING, Key, Phase, Sample, step_fence
 from decode.steps import Steps
 from decode.transfers import Transfers
@@ -177,7 +177,7 @@ class DecodeCore:
             queued = tuple(self._intake.queued.values())
             reason = refusal(request, queued, self._limits, self._pulse.step_s)
             if self._draining and (reason is None or reason.retry_after_s is not None):
-                reason = Refusal("draining", RETRY_MIN_S)
+                reason = DRAINING
             reason = reason or self._compute.first_tokens.refusal(request, queued, now)
             if reason is not None:
                 self._refuse(gateway, request, reason)
@@ -187,14 +187,7 @@ class DecodeCore:
         self._outgoing.failed(known)
 
     def _refuse(self, gateway: InstanceId, request: Expect, reason: Refusal) -> None:
-        answer = Refused(
-            transfer=request.transfer,
-            attempt=request.attempt,
-            reason=reason.text,
-            retry_after_s=reason.retry_after_s,
-            predicted_ttft_s=reason.predicted_ttft_s,
-        )
-        self._outgoing.send(gateway, answer)
+        self._outgoing.send(gateway, reason.message(request.transfer, request.attempt))
 
     def _ended(self, message: End) -> None:
         transfer = self._transfers.get(message.transfer)

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 from common.engine.misjudged import Misjudged
 from common.engine.pace import Pace
+from common.engine.refusal import Refusal
 from common.messages import Expect
 from decode.holds import Holds
 from decode.lateness import IDLE, Load, prompts_s, too_late
-from decode.scheduler import Budget, Refusal
+from decode.scheduler import Budget
 from decode.state import Key, Transfer
 
 REMEMBERED = 256  # who was let in and whose first token has yet to come; of more, the latest

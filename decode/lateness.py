@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.engine.pace import Pace
-from decode.scheduler import RETRY_MIN_S, Refusal
+from common.engine.refusal import Refusal, late
 
 Part = tuple[int, int]
 """Of a prompt: tokens that have KV, and those after them that are to be computed."""
@@ -46,11 +46,8 @@ def prompts_s(pace: Pace, own: Part, load: Load, pass_tokens: int) -> float | No
 
 
 def too_late(own_s: float, ttft_s: float, deadline_s: float, within_s: float) -> Refusal | None:
-    """`own_s`: where nothing else is. A prompt that is late even so has nothing to wait for.
-    `within_s`: what the prediction `ttft_s` must keep."""
+    """`own_s`: where nothing else is. `within_s`: what the prediction `ttft_s` must keep."""
     if ttft_s <= within_s:
         return None
-    text = f"first token predicted in {ttft_s:.2f} s, owed in {deadline_s:.2f} s"
-    if own_s > deadline_s:
-        return Refusal(text, None, own_s)
-    return Refusal(text, max(RETRY_MIN_S, ttft_s - within_s), ttft_s)
+    wait_s = ttft_s - within_s
+    return late(own_s=own_s, predicted_s=ttft_s, deadline_s=deadline_s, wait_s=wait_s)

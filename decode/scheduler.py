@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.engine.priority import is_full, levels
+from common.engine.refusal import RETRY_MIN_S, Refusal
 from common.ids import InstanceId
 from common.kv.layout import pages_for
 from common.messages import Expect, Limits
@@ -22,7 +23,6 @@ from decode.state import Sample, Transfer
 MAX_PASSED = 8  # times its own memory x time may pass by whoever waits for room
 PRIORITY_PASSES = 1024  # of waiting that a level of priority is worth
 LOOKAHEAD = 4  # handoffs may be in flight for 1/4 more sequences than a pass takes
-RETRY_MIN_S = 1.0
 RETRY_MAX_S = 60.0
 
 
@@ -268,15 +268,6 @@ def first_short(needs: Sequence[tuple[Sample, int]], spare: int) -> Sample | Non
         if n_pages and spare < 0:
             return sample
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a request is not queued; when to come again (None: that is no use)."""
-
-    text: str
-    retry_after_s: float | None
-    predicted_ttft_s: float | None = None  # as in `Refused`
 
 
 def refusal(

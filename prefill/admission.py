@@ -7,22 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from common.engine.refusal import RETRY_MIN_S, Refusal, late
 from common.kv.layout import pages_for
 from common.messages import Limits
 from prefill.pace import Cost
 from prefill.scheduler import TO_COMPUTE, states
 from prefill.state import Prompt
-
-RETRY_MIN_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a prompt is not queued; when to come again (None: it will never fit)."""
-
-    text: str
-    retry_after_s: float | None
-    predicted_ttft_s: float | None = None  # as in `Refused`
 
 
 def refusal(
@@ -99,8 +89,5 @@ def too_late(
     """
     if predicted_s <= (within_s if prediction.ahead else deadline_s):
         return None
-    text = f"first token predicted in {predicted_s:.2f} s, owed in {deadline_s:.2f} s"
-    if prediction.own > deadline_s:
-        return Refusal(text, None, prediction.own)
     wait_s = predicted_s - prediction.ttft + prediction.ahead + prediction.own - within_s
-    return Refusal(text, max(RETRY_MIN_S, wait_s), predicted_s)
+    return late(own_s=prediction.own, predicted_s=predicted_s, deadline_s=deadline_s, wait_s=wait_s)

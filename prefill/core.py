@@ -21,6 +21,7 @@ from common.engine.events import (
 )
 from common.engine.misjudged import Misjudged
 from common.engine.priority import is_full
+from common.engine.refusal import DRAINING, Refusal
 from common.engine.reports import HEARTBEAT_BUSY_S, Load, Peers, Pulse, Snapshots
 from common.errors import InvariantBroken
 from common.ids import InstanceId, Role, TicketId
@@ -34,12 +35,11 @@ from common.messages import (
     Limits,
     Listed,
     Prefill,
-    Refused,
     Release,
     ResetPrefixCache,
     Resync,
 )
-from prefill.admission import Refusal, predicted, refusal, too_late, ttft_s
+from prefill.admission import predicted, refusal, too_late, ttft_s
 from prefill.compute import Compute
 from prefill.handoff import Key
 from prefill.outgoing import failed, first_tokens, line
@@ -47,8 +47,6 @@ from prefill.passes import Passes
 from prefill.scheduler import due_at
 from prefill.state import Phase, Prompt
 from prefill.transfers import Transfers
-
-DRAIN_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,18 +179,11 @@ class PrefillCore:
         waiting, rate = [p.remaining for p in queued], self._pulse.tokens_per_s
         reason = refusal(n_tokens, waiting, self._limits, rate, full=full)
         if reason is None and self._draining:
-            return Refusal("draining", DRAIN_RETRY_S)
+            return DRAINING
         return reason
 
     def _refuse(self, gateway: InstanceId, request: Prefill, reason: Refusal) -> None:
-        answer = Refused(
-            transfer=request.transfer,
-            attempt=request.attempt,
-            reason=reason.text,
-            retry_after_s=reason.retry_after_s,
-            predicted_ttft_s=reason.predicted_ttft_s,
-        )
-        self._transfers.send(gateway, answer)
+        self._transfers.send(gateway, reason.message(request.transfer, request.attempt))
 
     def _prompt(
         self, gateway: InstanceId, request: Prefill, tokens: tuple[int, ...], now: float

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from common.engine.events import PeerDown, PeerUp, Received
+from common.engine.refusal import DRAINING
 from common.engine.reports import Peers
 from common.errors import InvariantBroken, Overloaded, PeerError
 from common.ids import InstanceId, Role, TransferId
@@ -43,8 +44,6 @@ from launch.gateway.events import (
 )
 from launch.gateway.fleet import Fleet
 from launch.gateway.transfers import Generate, Phase, RequestId, Sample, Transfer
-
-DRAINING = "draining"  # why a worker refuses that was told to leave: it is nobody's load
 
 
 class GatewayCore:
@@ -180,7 +179,7 @@ class GatewayCore:
             self._attempts.reject(transfer, transfer.misfit(refused, self.fleet.limits(sender)))
             return
         avoid = transfer.avoid | {sender}
-        if self._requests[transfer.generate.request].promised or refused.reason == DRAINING:
+        if self._requests[transfer.generate.request].promised or refused.reason == DRAINING.text:
             elsewhere = True
         elif late is not None:
             elsewhere = self._attempts.in_time_elsewhere(transfer, now, avoid)

@@ -38,7 +38,7 @@ def complete(
 def test_a_request_that_would_be_late_is_refused_before_any_work(
     server: RunningServer, client: openai.OpenAI
 ) -> None:
-    complete(client)  # now a rate is known
+    complete(client, LONG_PROMPT[:64])  # a chunk: now its cost is known
     before = counted(server, "request_slo_refused_total")
     tokens = metrics(server.url).total("engine_step_tokens_total", "prefill")
     with pytest.raises(openai.RateLimitError) as raised:

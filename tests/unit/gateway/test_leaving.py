@@ -3,9 +3,9 @@
 from msgspec import structs
 
 from common.engine.events import PeerDown
+from common.engine.refusal import DRAINING
 from common.errors import Overloaded
 from launch.gateway.attempts import GatewayOptions
-from launch.gateway.core import DRAINING
 from launch.gateway.events import Rejected
 from tests.unit.gateway.builders import Bench, D, refused, run, tokens
 
@@ -14,7 +14,7 @@ def test_who_is_refused_by_a_worker_that_leaves_waits_for_its_next_life() -> Non
     bench = Bench()
     bench.submit()
     for attempt in (1, 2, 3):
-        bench.hear(structs.replace(refused(attempt), reason=DRAINING))
+        bench.hear(structs.replace(refused(attempt), reason=DRAINING.text))
         assert not bench.did(Rejected)
         bench.tick(0.5)
     bench.take(PeerDown(D, left=True))
@@ -27,7 +27,7 @@ def test_who_is_refused_by_a_worker_that_leaves_waits_for_its_next_life() -> Non
 def test_who_is_refused_by_a_worker_that_leaves_does_not_wait_for_ever() -> None:
     bench = Bench()
     bench.submit()
-    bench.hear(structs.replace(refused(1), reason=DRAINING))
+    bench.hear(structs.replace(refused(1), reason=DRAINING.text))
     bench.take(PeerDown(D, left=True))
     bench.tick(GatewayOptions().admission_s + 0.1)
     assert isinstance(bench.error, Overloaded)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -95,18 +96,24 @@ def test_a_server_that_has_served_does_not_end_for_a_worker_that_cannot_start(
     run(tmp_path, ONCE % cannot + LIVES, test)
 
 
+async def is_restarted(
+    watched: Watched, said: pytest.CaptureFixture[bytes], n_up: Callable[[Role], int]
+) -> None:
+    _, instance = await lives(said)
+    watched.supervisor.joined(instance)
+    restarting = asyncio.create_task(watched.supervisor.restart_each(n_up))
+    assert await watched.exited() == instance
+    _, other = await lives(said)
+    watched.supervisor.joined(other)
+    assert await restarting == ""
+    watched.supervisor.kill()  # it would take its time
+
+
 def test_who_decodes_alone_finishes_nothing(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     async def test(watched: Watched) -> None:
-        _, instance = await lives(capfdbinary)
-        watched.supervisor.joined(instance)
-        restarting = asyncio.create_task(watched.supervisor.restart_each(one_up))
-        assert await watched.exited() == instance
-        _, other = await lives(capfdbinary)
-        watched.supervisor.joined(other)
-        assert await restarting == ""
-        watched.supervisor.kill()  # it would take its time
+        await is_restarted(watched, capfdbinary, one_up)
 
     run(tmp_path, FINISHES, test)
 
@@ -120,14 +127,7 @@ def test_one_that_does_not_leave_is_killed(
     monkeypatch.setattr(supervise, "LEAVE_S", -29.9)  # beside the 30 s of --shutdown-timeout
 
     async def test(watched: Watched) -> None:
-        _, instance = await lives(capfdbinary)
-        watched.supervisor.joined(instance)
-        restarting = asyncio.create_task(watched.supervisor.restart_each(two_up))
-        assert await watched.exited() == instance
-        _, other = await lives(capfdbinary)
-        watched.supervisor.joined(other)
-        assert await restarting == ""
-        watched.supervisor.kill()  # it would take its time
+        await is_restarted(watched, capfdbinary, two_up)
 
     run(tmp_path, FINISHES, test)
     assert "event=worker_does_not_leave worker=decode-0" in caplog.text

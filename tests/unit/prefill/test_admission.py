@@ -1,8 +1,9 @@
 import pytest
 from msgspec import structs
 
+from common.engine.refusal import Refusal
 from common.messages import Limits
-from prefill.admission import Prediction, Refusal, predicted, refusal, too_late, ttft_s
+from prefill.admission import Prediction, predicted, refusal, too_late, ttft_s
 from prefill.pace import Cost
 from prefill.state import Phase
 from tests.unit.prefill.prompts import EVEN, computed, prompt, stating
