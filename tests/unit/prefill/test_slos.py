@@ -92,6 +92,26 @@ def test_whoever_was_promised_an_answer_is_served_however_late() -> None:
     assert len(bench.rows[0]) == 12  # and what is left of its time cuts no pass
 
 
+@pytest.mark.parametrize("stated", [True, False])
+def test_predictions_that_were_too_hopeful_are_made_room_for(*, stated: bool) -> None:
+    """The passes are as slow where nothing was predicted; then no prediction has erred."""
+    bench = measured()
+    for n in range(10):  # of the first 0.2 s are predicted, and it takes 0.48
+        tokens = tuple(range(100 * n, 100 * n + 12))
+        if stated:
+            ask(bench, 12, first=tokens[0], transfer=f"a{n}", deadline_s=2.0)
+        else:
+            bench.hear(prefill(tokens, transfer=f"a{n}"))
+        bench.now += 0.48
+        bench.done(50)
+        bench.hear(ended(f"a{n}"))
+    for n in (70, 80, 90):  # 1 runs, 2 are ahead
+        tokens = tuple(range(100 * n, 100 * n + 12))
+        bench.hear(prefill(tokens, transfer=f"b{n}", deadline_s=0.5))
+    ask(bench, 12, first=99_000, deadline_s=2.0)  # in 1.98 s
+    assert bool(bench.said(Refused, G)) is stated
+
+
 def test_passes_that_are_much_smaller_say_nothing() -> None:
     """The 30 tokens come in passes of 16, and would take 3 s: that few were slow does not tell
     that passes will be as short as a quarter of the 2.4 s, 6 tokens at 10 a second."""
