@@ -13,6 +13,11 @@ def show(text: str) -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # what is buffered goes there when the program ends
-        os.close(nowhere)
+        tell_nobody()
+
+
+def tell_nobody() -> None:
+    """All that is written from now on, and what is buffered, which goes when the program ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

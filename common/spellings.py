@@ -12,6 +12,11 @@ _BYTE_UNITS = {
     **{p: 2 ** (10 * n) for n, p in enumerate(("k", "m", "g", "t"), 1)},
     **{p: 2 ** (10 * n) for n, p in enumerate(("kib", "mib", "gib", "tib"), 1)},
 }
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmgKMG])")
+_COUNT_UNITS = {
+    **{p: 10 ** (3 * n) for n, p in enumerate("kmg", 1)},
+    **{p: 2 ** (10 * n) for n, p in enumerate("KMG", 1)},
+}
 
 
 def parse_bytes(text: str) -> int:
@@ -23,6 +28,20 @@ def parse_bytes(text: str) -> int:
     if match is None or match[2] not in _BYTE_UNITS:
         raise ValueError(f"{text!r} is not a number of bytes such as 512MiB or 2G")
     return int(Decimal(match[1]) * _BYTE_UNITS[match[2]])
+
+
+def parse_count(text: str) -> int:
+    """A whole number from "4096", "4k", "25.6k" or "4K". Raises ValueError.
+
+    As in vLLM k, m and g are powers of 1000, and may follow a fraction; K, M and G are of 1024.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        return int(text)
+    number = Decimal(match[1]) * _COUNT_UNITS[match[2]]
+    if number != int(number) or (match[2].isupper() and "." in match[1]):
+        raise ValueError(f"{text!r} is not a whole number such as 4096, 25.6k or 4K")
+    return int(number)
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:

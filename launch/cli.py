@@ -39,6 +39,7 @@ _KEY_WAS_SHOWN = (
 _FAILED_EXIT = 1
 _USAGE_EXIT = 2
 _INTERRUPTED_EXIT = 130
+_NOBODY_READS_EXIT = 141  # as a shell tells of SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     from common.errors import SetupError
 
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # as of `| head`
+        from bench.stdout import tell_nobody
+
+        tell_nobody()
+        return _NOBODY_READS_EXIT
     except SetupError as error:
         print(f"baton: {error}", file=sys.stderr)
         return _USAGE_EXIT

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import inspect
 
 from common.sections import Section
-from common.spellings import parse_bytes, parse_cpus
+from common.spellings import parse_bytes, parse_count, parse_cpus
 
 ENV_PREFIX = "BATON_"
 _NEAR = 0.75  # difflib's ratio; from there on it is a slip of the pen, not another word
@@ -65,11 +65,19 @@ class Option:
             raise ValueError(f"must be {self.expected}") from None
         return self.check(value)
 
+    @property
+    def _parser(self) -> Callable[[str], Value]:
+        """Of a text."""
+        if self.is_list:
+            return _texts
+        plain = parse_count if isinstance(self.kind, inspect.IntType) else str
+        return _PARSERS.get(self.name, plain)
+
     def check(self, value: object) -> Value:
         """`value` in the field's type. Raises ValueError with what was expected."""
         try:
             if isinstance(value, str):
-                value = _texts(value) if self.is_list else _PARSERS.get(self.name, str)(value)
+                value = self._parser(value)
             return msgspec.convert(value, self.annotation)
         except ValueError:  # msgspec's own is one, too
             raise ValueError(f"must be {self.expected}") from None
@@ -108,7 +116,7 @@ def _cpu_list(text: str) -> str:
 
 
 def _context(text: str) -> int | None:
-    return None if text == "auto" else int(text)
+    return None if text == "auto" else parse_count(text)
 
 
 def _texts(text: str) -> tuple[str, ...]:
@@ -131,8 +139,6 @@ def _from_text(kind: inspect.Type, text: str) -> Value:
     match kind:
         case inspect.BoolType():
             return _one_of({"true": True, "1": True, "false": False, "0": False}, text.lower())
-        case inspect.IntType():
-            return int(text)
         case inspect.FloatType():
             return float(text)
         case inspect.LiteralType(values):

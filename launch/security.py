@@ -137,7 +137,8 @@ def check_tls(options: HttpOptions) -> None:
             context.load_verify_locations(options.ssl_ca_certs)
     except ssl.SSLError as error:
         told = " ".join(f"{flag} {path}" for flag, path in given.items() if path is not None)
-        raise SetupError(f"{told}: {_why(error)}") from error
+        elsewhere = "" if options.ssl_keyfile else "; a key in a file of its own is --ssl-keyfile"
+        raise SetupError(f"{told}: {_why(error)}{elsewhere}") from error
 
 
 def _must_be_readable(flag: str, path: str) -> None:

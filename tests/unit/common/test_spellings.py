@@ -1,6 +1,6 @@
 import pytest
 
-from common.spellings import parse_bytes, parse_cpus, spell_cpus
+from common.spellings import parse_bytes, parse_count, parse_cpus, spell_cpus
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,20 @@ def test_bytes(text: str, n_bytes: int) -> None:
 def test_what_is_no_number_of_bytes(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number of bytes such as 512MiB or 2G"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("4096", 4096), ("-1", -1), ("4k", 4000), ("25.6k", 25_600), ("4K", 4096), ("2m", 2 * 10**6)],
+)
+def test_counts_as_vllm_takes_them(text: str, number: int) -> None:
+    assert parse_count(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5", "1.0001k", "1.5K", "4kb", "4 k", "1e3"])
+def test_what_is_no_count(text: str) -> None:
+    with pytest.raises(ValueError, match=r"whole number|invalid literal"):
+        parse_count(text)
 
 
 def test_cpu_lists() -> None:

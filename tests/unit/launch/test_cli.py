@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,12 @@ def test_a_foreign_package_is_refused_by_its_path(tmp_path: Path) -> None:
 
 def test_our_own_packages_are_not_foreign() -> None:
     assert foreign_package(HOME) is None
+
+
+def test_who_reads_no_more_is_told_no_more() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-P", "-m", "launch.cli", "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -132,7 +132,8 @@ def test_certificates(authority: trustme.CA, tmp_path: Path) -> None:
             other,
         ): f"--ssl-certfile {chain} --ssl-keyfile {other}: the key is not the certificate's",
         (key, key): f"--ssl-certfile {key} --ssl-keyfile {key}: not PEM files of a certificate",
-        (chain, None): f"--ssl-certfile {chain}: not PEM files of a certificate and its key",
+        (chain, None): f"--ssl-certfile {chain}: not PEM files of a certificate and its key; "
+        "a key in a file of its own is --ssl-keyfile",
     }
     for (certfile, keyfile), message in refused.items():
         with pytest.raises(SetupError) as caught:

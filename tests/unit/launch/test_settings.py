@@ -196,6 +196,14 @@ def test_the_context_may_be_the_models_own(tmp_path: Path) -> None:
     assert serve("--config", str(toml)).max_model_len is None
 
 
+def test_counts_may_be_spelt_as_vllm_takes_them(tmp_path: Path) -> None:
+    config = serve("--max-model-len", "4k", "--prefill.max-num-batched-tokens", "2K")
+    assert (config.max_model_len, config.prefill.max_num_batched_tokens) == (4000, 2048)
+    toml = tmp_path / "baton.toml"
+    toml.write_text('max_num_batched_tokens = "2K"')
+    assert serve("--config", str(toml)).max_num_batched_tokens == 2048
+
+
 def test_no_flag_of_ours_is_answered_as_another_servers() -> None:
     assert not {option.flag for option in OPTIONS.values()} & set(ANSWERS)
 
@@ -294,7 +302,7 @@ def test_faults_of_the_environment() -> None:
             "unknown key prefill.chunk_token; did you mean prefill.chunk_tokens?",
         ),
         ("prefill = 2", "prefill is a section: write `workers = ...` under [prefill]"),
-        ('port = "80"', "port = '80': must be an integer from 0 to 65535"),
+        ('port = "eighty"', "port = 'eighty': must be an integer from 0 to 65535"),
         ("port = true", "port = True: must be an integer from 0 to 65535"),
         ("api_key = ['a b']", f"api_key: must be {KEYS}"),
         (
