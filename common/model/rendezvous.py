@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from common.errors import SetupError
+from common.rundir import make_private
 
 _MAX_PATH_BYTES = 107  # of a Unix socket's address, its ending NUL aside
 _ASK_TIMEOUT_S = 2.0
@@ -33,7 +34,7 @@ class Rendezvous:
 
     def __init__(self, run_dir: Path, key: str) -> None:
         """Creates `run_dir`, mode 0700. Raises `SetupError` where that cannot be private."""
-        _make_private(run_dir)
+        make_private(run_dir)
         self._path = run_dir / f"{key}.sock"
         n_bytes = len(os.fsencode(self._path))
         if n_bytes > _MAX_PATH_BYTES:
@@ -146,19 +147,6 @@ def _receive(path: Path) -> int | None:
         except OSError:  # no server, or it died just now
             return None
     return fds[0] if fds else None
-
-
-def _make_private(run_dir: Path) -> None:
-    try:
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        stat = run_dir.stat()
-    except OSError as error:
-        raise SetupError(f"run directory {run_dir}: {error.strerror}") from error
-    if stat.st_uid != os.geteuid() or stat.st_mode & 0o077:
-        raise SetupError(
-            f"run directory {run_dir} must be yours alone (owner {stat.st_uid}, mode "
-            f"{stat.st_mode & 0o777:o}; needed: owner {os.geteuid()}, mode 700)"
-        )
 
 
 def _open_lock(path: Path) -> int:
