@@ -159,6 +159,7 @@ class Gateways:
             troubles={role: self.troubles(role) for role in (Role.PREFILL, Role.DECODE)},
             local=self.local_workers(),
             ready=self._is_ready,
+            gateways=self._supervisor.workers(),
         )
 
     async def _tell(self) -> None:

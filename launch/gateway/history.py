@@ -17,8 +17,9 @@ from common.metrics import Totals
 from common.moments import Moment
 from common.worker_metrics import SHORT_INSTANCE
 from launch.gateway.events import Admitted, Rejected
-from launch.gateway.figures import percentiles
-from launch.gateway.status import Load, Point
+from launch.gateway.figures import sampled
+from launch.gateway.parts import AskElsewhere, Slice, nobody_else
+from launch.gateway.status import Load
 from launch.gateway.transfers import Generate, RequestId, Slo
 from launch.supervise import LocalWorker
 
@@ -30,6 +31,7 @@ _SAMPLES = 75  # of counters, one a second at most
 _SAMPLE_EVERY_S = 0.9
 _POINTS = 300  # of the series: minutes, as many as this is seconds
 _POINT_S = 10.0  # that a point's percentiles are of
+_POINT_VALUES = 100  # of each, where there are more
 _RATE_S = 5.0  # and its rates
 _NAMES = 512  # of workers, those that are gone included
 
@@ -122,13 +124,18 @@ class History:
     """Used by the gateway's event loop's thread."""
 
     def __init__(
-        self, totals: Callable[[], Totals], clock: Callable[[], float] = time.monotonic
+        self,
+        totals: Callable[[], Totals],
+        clock: Callable[[], float] = time.monotonic,
+        unix_clock: Callable[[], float] = time.time,
     ) -> None:
         """`totals`: the gateway's counters, asked for once a second."""
         self._totals = totals
         self._clock = clock
+        self._unix_clock = unix_clock
         self.began = clock()
         self.local_workers: Callable[[], Sequence[LocalWorker]] = _none_here
+        self.elsewhere: AskElsewhere = nobody_else
         self.live: OrderedDict[RequestId, Record] = OrderedDict()
         self._ended: deque[Record] = deque()
         self._by_transfer: dict[TransferId, Record] = {}
@@ -136,7 +143,7 @@ class History:
         self.outcomes: deque[Outcome] = deque(maxlen=_OUTCOMES)
         self.handoffs: deque[tuple[float, float]] = deque(maxlen=_OUTCOMES)  # (ended, seconds)
         self.samples: deque[Sample] = deque(maxlen=_SAMPLES)
-        self.series: deque[Point] = deque(maxlen=_POINTS)
+        self.series: deque[Slice] = deque(maxlen=_POINTS)
         self.workers: dict[InstanceId, WorkerRecord] = {}
         self.names: OrderedDict[InstanceId, str] = OrderedDict()
 
@@ -154,7 +161,7 @@ class History:
             n=generate.n,
             slo=generate.slo,
             arrived=self._clock(),
-            arrived_unix=time.time(),
+            arrived_unix=self._unix_clock(),
         )
 
     def answered(self, action: Admitted | Rejected) -> None:
@@ -285,17 +292,17 @@ class History:
             self.series.append(self._point(first, sample))
         self.samples.append(sample)
 
-    def _point(self, first: Sample, sample: Sample) -> Point:
+    def _point(self, first: Sample, sample: Sample) -> Slice:
         took_s, since = sample.at - first.at, sample.at - _POINT_S
         lately = list(takewhile(lambda one: one.ended >= since, reversed(self.outcomes)))
         prompts = sample.totals.prompt_tokens - first.totals.prompt_tokens
         outputs = sample.totals.generation_tokens - first.totals.generation_tokens
-        return Point(
-            unix_s=time.time(),
+        return Slice(
+            unix_s=self._unix_clock(),
             prompt_tokens_per_s=prompts / took_s,
             output_tokens_per_s=outputs / took_s,
-            ttft_s=percentiles(one.ttft_s for one in lately),
-            tpot_s=percentiles(one.tpot_s for one in lately),
+            ttft_s=sampled((one.ttft_s for one in lately), _POINT_VALUES),
+            tpot_s=sampled((one.tpot_s for one in lately), _POINT_VALUES),
             workers={
                 self.names[instance]: _load(worker.snapshot)
                 for instance, worker in self.workers.items()

@@ -100,7 +100,7 @@ def create_app(
         Route("/ready", api.ready),
         Route("/version", api.version),
         Route("/metrics", api.metrics_page),
-        *watching_routes(engine, api.watched, with_page=config.ui),
+        *watching_routes(engine, api.watched, api.in_progress, with_page=config.ui),
         *docs_routes(api.limits()),
     ]
     app = Starlette(
@@ -321,10 +321,12 @@ class _Api:
             ready=not draining and not self._short(),
             draining=draining,
             versions=VERSIONS,
-            in_progress=self._admission.in_progress,
             slo=self._slo,
             gateways=self._config.gateways,
         )
+
+    def in_progress(self) -> int:
+        return self._admission.in_progress
 
     async def reset_prefix_cache(self, _: Request) -> Response:
         await self._engine.reset_prefix_cache()

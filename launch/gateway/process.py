@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,9 +27,12 @@ from common.metrics import GatewayMetrics, share_values
 from common.sections import Section
 from common.values import LogLevel
 from launch.gateway.control import Control
+from launch.gateway.own_part import part_of
+from launch.gateway.parts import Part
 from launch.gateway.places import Places
 from launch.gateway.roster import Follower
 from launch.gateway.server import HttpServer, bound
+from launch.gateway.siblings import Siblings
 from launch.leaving import left, run
 
 EXIT_CRASHED = 1
@@ -68,6 +72,10 @@ class _Gateway:
         places = Places(len(serve.api_key or ()), shared=Path(config.places), gateway=number)
         engine, follower = self._control.engine, self._follower
         self._server = HttpServer(serve, engine, metrics, places, follower.all_ready)
+        self._siblings = Siblings(
+            Path(serve.run_dir or ""), instance, self._part, follower.siblings
+        )
+        engine.history.elsewhere = self._siblings.ask
         self._draining: asyncio.Task[None] | None = None
         self._exit_code = 0
 
@@ -82,12 +90,18 @@ class _Gateway:
                 self._follower.follow(Path(self._config.roster), self._leave_at_once)
             )
             stack.callback(following.cancel)
+            stack.callback(self._siblings.close)
+            await self._siblings.listen()
             await self._server.prepare()
             await self._follower.linked(LINK_S)
             serve = self._config.serve
             listener = stack.enter_context(bound(serve.host, serve.port, shared=True))
             await self._server.serve_at(listener, self._serves)
         return self._exit_code
+
+    def _part(self, after: float) -> Part:
+        history, in_progress = self._control.engine.history, self._server.in_progress()
+        return part_of(history, in_progress, time.monotonic(), after)
 
     def _serves(self) -> None:
         self._follower.serving = True

@@ -38,6 +38,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     troubles: dict[Role, tuple[str, ...]]  # why workers are not up
     local: tuple[LocalWorker, ...]
     ready: bool  # every gateway has served, with all workers there
+    gateways: tuple[LocalWorker, ...] = ()
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +93,11 @@ class Follower:
     def all_ready(self) -> bool:
         """A client may come to any gateway: all are as this one is."""
         return self._roster is not None and self._roster.ready
+
+    def siblings(self) -> list[LocalWorker]:
+        """The other gateways, those that are not alive included."""
+        known = () if self._roster is None else self._roster.gateways
+        return [one for one in known if one.instance != self._control.instance]
 
     async def linked(self, within_s: float) -> None:
         """Until every worker of the first roster is up here, too, or that time is over."""

@@ -99,6 +99,10 @@ class HttpServer:
             self._http.on_start = on_start
             await self._http.serve(sockets=[listener])
 
+    def in_progress(self) -> int:
+        """HTTP requests that are being answered."""
+        return self._admission.in_progress
+
     async def up(self, wanted: Mapping[Role, int]) -> None:
         """Until requests are taken, for so many workers."""
         await self._prepared.wait()

@@ -174,4 +174,5 @@ class Status(Body, frozen=True):
     failures_total: dict[str, int]
     requests: list[RequestStatus]  # the latest first
     series: list[Point]  # those that were asked for, in order
-    gateways: int = 1  # that share the port; figures, series and requests are of one of them
+    gateways: int = 1  # that share the port; figures, series and requests are of all
+    gateways_missing: dict[str, str] = {}  # but of these, by name, and why they do not tell

@@ -1,21 +1,23 @@
-"""From what is known to what `GET /status` tells. Pure: records in, a document out."""
+"""From what a server's gateways know to what `GET /status` tells. Pure: a document comes out."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import msgspec
 
 from common.ids import InstanceId, Role
 from common.messages import Snapshot
-from common.moments import Moment
+from common.metrics import Totals
 from launch.gateway.figures import bucket_percentiles, percentiles
-from launch.gateway.history import WINDOW_S, History, Outcome, Record, Sample, WorkerRecord
+from launch.gateway.history import SHOWN, History, WorkerRecord
+from launch.gateway.parts import BESIDE_S, Elsewhere, Judged, Part, Slice
 from launch.gateway.status import (
     Attainment,
     Handoffs,
     Latencies,
     Pages,
+    Point,
     PoolStatus,
     Rates,
     RequestStatus,
@@ -29,102 +31,143 @@ from launch.supervise import LocalWorker
 RATE_S = 10.0  # that a worker's rates are of
 POOLS = (Role.PREFILL, Role.DECODE)
 _NOBODY = InstanceId("")
+_SHORTEST_S = 1e-9  # of a window, to be divided by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What is known of the gateway without its history."""
+    """What is known of the server without any history."""
 
     unix_s: float
     model: str
     ready: bool
     draining: bool
     versions: dict[str, str]
-    in_progress: int
     slo: Slo
     gateways: int = 1
 
 
 def status(
-    server: Server, views: Sequence[WorkerView], history: History, now: float, after: float
+    server: Server, workers: list[WorkerStatus], own: Part, elsewhere: Elsewhere, after: float
 ) -> Status:
-    """The document. `now`: by the history's clock; `after`: Unix time, of points to be told."""
-    first, last = history.window()
-    window_s = max(last.at - first.at, 1e-9)
-    since = now - WINDOW_S
-    outcomes = [one for one in history.outcomes if one.ended >= since]
-    handoffs = [seconds for at, seconds in history.handoffs if at >= since]
-    workers = worker_statuses(history.local_workers(), views, history, now)
+    """The document of all gateways. `workers`: as the one that answers knows them, whose part is
+    `own`; `after`: Unix time, of points to be told."""
+    parts = [own, *elsewhere.parts]
+    first, last = summed([part.first for part in parts]), summed([part.last for part in parts])
+    window_s = max(part.window_s for part in parts)
+    handoffs = percentiles(part.handoff_s for part in parts)
     return Status(
         unix_s=server.unix_s,
-        uptime_s=now - history.began,
-        window_s=last.at - first.at,
+        uptime_s=max(part.uptime_s for part in parts),
+        window_s=window_s,
         model=server.model,
         ready=server.ready,
         draining=server.draining,
         versions=server.versions,
-        in_progress=server.in_progress,
+        in_progress=sum(part.in_progress for part in parts),
         gateways=server.gateways,
+        gateways_missing=elsewhere.missing,
         workers=workers,
         pools={role: pool_status(role, workers) for role in POOLS},
-        slo=attainment(outcomes, server.slo),
-        latency=_latencies(outcomes, first, last),
-        handoff=Handoffs(per_s=len(handoffs) / window_s, seconds=percentiles(handoffs)),
-        rates=_rates(first, last, window_s),
-        failures=_difference(first.totals.failures, last.totals.failures),
-        failures_total=dict(last.totals.failures),
-        requests=[
-            request_status(record, history.names)
-            for record in chain(reversed(history.live.values()), history.ended())
-        ],
-        series=[point for point in history.series if point.unix_s > after],
+        slo=attainment(parts, server.slo),
+        latency=Latencies(
+            ttft_s=percentiles(part.ttft_s for part in parts),
+            tpot_s=percentiles(part.tpot_s for part in parts),
+            itl_s=bucket_percentiles(first.inter_token, last.inter_token),
+            e2e_s=percentiles(part.e2e_s for part in parts),
+        ),
+        handoff=Handoffs(per_s=handoffs.n / max(window_s, _SHORTEST_S), seconds=handoffs),
+        rates=_rates(first, last, max(window_s, _SHORTEST_S)),
+        failures=_difference(first.failures, last.failures),
+        failures_total=dict(last.failures),
+        requests=_requests(parts),
+        series=_series([part.series for part in parts], after),
     )
 
 
-# --- the window -------------------------------------------------------------------------------
+# --- gateways' parts ---------------------------------------------------------------------------
 
 
-def attainment(outcomes: Iterable[Outcome], owed: Slo) -> Attainment:
+def summed(totals: Sequence[Totals]) -> Totals:
+    """Counters of several gateways, whose buckets have the same bounds."""
+    answers, failures, buckets = Counter[str](), Counter[str](), Counter[float]()
+    for one in totals:
+        answers.update(one.answers)
+        failures.update(one.failures)
+        buckets.update(dict(one.inter_token))
+    return Totals(
+        prompt_tokens=sum(one.prompt_tokens for one in totals),
+        generation_tokens=sum(one.generation_tokens for one in totals),
+        answers=answers,
+        failures=failures,
+        inter_token=tuple(sorted(buckets.items())),
+    )
+
+
+def attainment(parts: Iterable[Part], owed: Slo) -> Attainment:
     """`owed`: where a request states nothing itself."""
-    both: list[bool] = []
-    ttfts: list[bool] = []
-    tpots: list[bool] = []
-    for one in outcomes:
-        ttft, tpot = _met(one.ttft_s, one.slo.ttft_s), _met(one.tpot_s, one.slo.tpot_s)
-        stated = [met for met in (ttft, tpot) if met is not None]
-        ttfts += [] if ttft is None else [ttft]
-        tpots += [] if tpot is None else [tpot]
-        both += [all(stated)] if stated else []
+    told = [(part.slo, part.slo_ttft, part.slo_tpot) for part in parts]
+    both, ttft, tpot = (
+        Judged(sum(one.n for one in each), sum(one.met for one in each))
+        for each in zip(*told, strict=True)
+    )
     return Attainment(
         ttft_s=owed.ttft_s,
         tpot_s=owed.tpot_s,
-        judged=len(both),
+        judged=both.n,
         met=_share(both),
-        ttft_met=_share(ttfts),
-        tpot_met=_share(tpots),
+        ttft_met=_share(ttft),
+        tpot_met=_share(tpot),
     )
 
 
-def _met(took_s: float | None, owed_s: float | None) -> bool | None:
-    """None: nothing was owed, or there was nothing to judge (one token has no TPOT)."""
-    return None if took_s is None or owed_s is None else took_s <= owed_s
+def _share(judged: Judged) -> float | None:
+    return judged.met / judged.n if judged.n else None
 
 
-def _share(met: Sequence[bool]) -> float | None:
-    return sum(met) / len(met) if met else None
+def _requests(parts: Iterable[Part]) -> list[RequestStatus]:
+    """Those in progress by when they came, then the last that ended by when they did."""
+    told = [request for part in parts for request in part.requests]
+    live = [one for one in told if one.ended_s is None]
+    ended = [(one.arrived_unix_s + one.ended_s, one) for one in told if one.ended_s is not None]
+    live.sort(key=lambda one: one.arrived_unix_s, reverse=True)
+    ended.sort(key=lambda timed: timed[0], reverse=True)
+    return [*live, *(one for _, one in ended[:SHOWN])]
 
 
-def _latencies(outcomes: Sequence[Outcome], first: Sample, last: Sample) -> Latencies:
-    return Latencies(
-        ttft_s=percentiles(one.ttft_s for one in outcomes),
-        tpot_s=percentiles(one.tpot_s for one in outcomes),
-        itl_s=bucket_percentiles(first.totals.inter_token, last.totals.inter_token),
-        e2e_s=percentiles(one.e2e_s for one in outcomes),
+def _series(told: Sequence[Sequence[Slice]], after: float) -> list[Point]:
+    """Points at the times of whoever has most of them (another gateway may be new). Beside each
+    come the others' of the same second or so."""
+    grid = max(told, key=lambda slices: sum(one.unix_s > after for one in slices))
+    others = [slices for slices in told if slices is not grid]
+    places = [0] * len(others)
+    points: list[Point] = []
+    for one in grid:
+        beside: list[Slice] = []
+        for i, slices in enumerate(others):
+            while places[i] < len(slices) and slices[places[i]].unix_s <= one.unix_s:
+                places[i] += 1
+            latest = slices[places[i] - 1] if places[i] else None
+            if latest is not None and latest.unix_s > one.unix_s - BESIDE_S:
+                beside.append(latest)
+        if one.unix_s > after:
+            points.append(_point(one, beside))
+    return points
+
+
+def _point(one: Slice, beside: Sequence[Slice]) -> Point:
+    slices = (one, *beside)
+    return Point(
+        unix_s=one.unix_s,
+        prompt_tokens_per_s=sum(each.prompt_tokens_per_s for each in slices),
+        output_tokens_per_s=sum(each.output_tokens_per_s for each in slices),
+        ttft_s=percentiles(each.ttft_s for each in slices),
+        tpot_s=percentiles(each.tpot_s for each in slices),
+        workers=one.workers,
     )
 
 
-def _rates(first: Sample, last: Sample, window_s: float) -> Rates:
-    a, b = first.totals, last.totals
+def _rates(a: Totals, b: Totals, window_s: float) -> Rates:
     return Rates(
         answers_per_s=(sum(b.answers.values()) - sum(a.answers.values())) / window_s,
         failures_per_s=(sum(b.failures.values()) - sum(a.failures.values())) / window_s,
@@ -143,9 +186,11 @@ def _difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str
 
 
 def worker_statuses(
-    local: Sequence[LocalWorker], views: Sequence[WorkerView], history: History, now: float
+    views: Sequence[WorkerView], history: History, now: float
 ) -> list[WorkerStatus]:
-    """Those of this host in their order, then those that joined by themselves, by name."""
+    """Those of this host in their order, then those that joined by themselves, by name. `now`: by
+    the history's clock."""
+    local = history.local_workers()
     told = {view.instance: _told(view, history, now) for view in views}
     here = [_of_this_host(one, told.pop(one.instance or _NOBODY, None)) for one in local]
     return [*here, *sorted(told.values(), key=lambda worker: (worker.role, worker.name))]
@@ -258,58 +303,3 @@ def pool_status(role: Role, workers: Iterable[WorkerStatus]) -> PoolStatus:
         tokens_per_s=sum(worker.tokens_per_s or 0.0 for worker in own),
         restarts=sum(worker.restarts or 0 for worker in own),
     )
-
-
-# --- requests ----------------------------------------------------------------------------------
-
-
-def request_status(record: Record, names: Mapping[InstanceId, str]) -> RequestStatus:
-    """`names`: of workers, those that are gone included."""
-
-    def after(at: float | None) -> float | None:
-        if at is None:
-            return None
-        if record.ended is not None:  # before a worker, whose clock is its own, had told
-            at = min(at, record.ended)
-        return max(0.0, at - record.arrived)
-
-    computing = record.decode if record.prefill is None else record.prefill
-    at_computing = record.at_decode if record.prefill is None else record.at_prefill
-    return RequestStatus(
-        id=record.request,
-        state=record.ending or stage_of(record),
-        arrived_unix_s=record.arrived_unix,
-        prompt_tokens=record.prompt_tokens,
-        max_tokens=record.max_tokens,
-        n=record.n,
-        output_tokens=record.output_tokens,
-        attempts=record.attempts,
-        preemptions=record.preemptions,
-        decision=record.decision,
-        reason=record.reason,
-        prefill=_name(computing, names),
-        decode=_name(record.decode, names),
-        routed_s=after(record.routed),
-        prefill_began_s=after(at_computing.get(Moment.CONTEXT_BEGIN)),
-        first_token_s=after(record.first_token),
-        transfer_began_s=after(record.at_decode.get(Moment.MIGRATION_BEGIN)),
-        transfer_ended_s=after(record.at_decode.get(Moment.MIGRATION_END)),
-        decode_began_s=after(record.at_decode.get(Moment.DECODING_BEGIN)),
-        ended_s=after(record.ended),
-        tpot_s=record.tpot_s,
-        detail=record.detail,
-    )
-
-
-def _name(worker: InstanceId | None, names: Mapping[InstanceId, str]) -> str | None:
-    return None if worker is None else names.get(worker, worker)
-
-
-def stage_of(record: Record) -> str:
-    """Where a request is that has not ended, as far as workers have told."""
-    if Moment.DECODING_BEGIN in record.at_decode:
-        return "decode"
-    if record.first_token is not None:
-        return "decode" if record.prefill is None else "transfer"
-    computing = record.at_decode if record.prefill is None else record.at_prefill
-    return "prefill" if Moment.CONTEXT_BEGIN in computing else "queued"

@@ -23,7 +23,8 @@ from common.messages import PROTOCOL
 from launch.gateway.api.errors import json_response
 from launch.gateway.api.responses import encode
 from launch.gateway.engine import Engine
-from launch.gateway.summary import POOLS, Server, status
+from launch.gateway.own_part import part_of
+from launch.gateway.summary import POOLS, Server, status, worker_statuses
 
 VERSIONS = {
     "baton": version("baton-serving"),
@@ -43,14 +44,23 @@ UI_HEADERS = {
 
 
 def watching_routes(
-    engine: Engine, server: Callable[[], Server], *, with_page: bool = True
+    engine: Engine,
+    server: Callable[[], Server],
+    in_progress: Callable[[], int],
+    *,
+    with_page: bool = True,
 ) -> list[BaseRoute]:
-    """`server`: what is known of it without its history, at each request."""
+    """`server`: what is known of it without its history, at each request; `in_progress`: HTTP
+    requests here."""
 
     async def tell(request: Request) -> Response:
         after = _number(request, "after", default=math.inf)
+        elsewhere = await engine.history.elsewhere(after)
         views = [view for role in POOLS for view in engine.fleet.of(role)]
-        document = status(server(), views, engine.history, time.monotonic(), after)
+        history, now = engine.history, time.monotonic()
+        own = part_of(history, in_progress(), now, after)
+        workers = worker_statuses(views, history, now)
+        document = status(server(), workers, own, elsewhere, after)
         return json_response(encode(document), headers={"cache-control": "no-store"})
 
     page = [Route("/ui", _to_the_page), Mount("/ui", _Page(directory=UI))]

@@ -18,7 +18,7 @@ _GAP = "  "
 def lines(status: Status, *, n_requests: int) -> list[str]:
     """All of it, with the last `n_requests`."""
     blocks = [
-        _head(status),
+        [*_head(status), *_missing(status)],
         table(_pool_rows(status)),
         table(_latency_rows(status)),
         _rates(status),
@@ -55,8 +55,16 @@ def _head(status: Status) -> list[str]:
         f"up {duration(status.uptime_s)}",
         f"baton {status.versions.get('baton', NONE)}",
         f"{status.in_progress} in progress",
+        *([f"{status.gateways} gateways"] if status.gateways > 1 else []),
     )
     return [_GAP.join(parts)]
+
+
+def _missing(status: Status) -> list[str]:
+    return [
+        f"{name} {why}; what it knows is in none of these figures"
+        for name, why in status.gateways_missing.items()
+    ]
 
 
 def _pool_rows(status: Status) -> list[list[str]]:

@@ -6,8 +6,10 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import httpx2 as httpx
 import pytest
@@ -88,11 +90,48 @@ async def all_drain(server: RunningServer) -> None:
     assert len({text_of(events) for events in got}) == 1
 
 
+def told(server: RunningServer) -> dict[str, Any]:
+    """By whichever gateway a new connection comes to. Raises OSError: it does not answer."""
+    with urlopen(f"{server.url}/status", timeout=5) as answer:
+        return json.load(answer)
+
+
+async def each_tells_of_all(server: RunningServer) -> None:
+    """Whichever is asked. One that hangs is missed, and holds nobody up."""
+    async with streams(server) as tasks:
+        assert {told(server)["in_progress"] for _ in range(8)} == {N_STREAMS}
+        await asyncio.gather(*tasks)
+    await asyncio.sleep(1.5)  # workers tell of theirs once a second
+    documents = [told(server) for _ in range(8)]
+    ids = [[request["id"] for request in one["requests"]] for one in documents]
+    assert len(ids[0]) == N_STREAMS
+    assert all(one == ids[0] for one in ids)
+    for one in documents:
+        assert one["gateways_missing"] == {}
+        assert one["latency"]["ttft_s"]["n"] == N_STREAMS
+        assert one["latency"]["ttft_s"] == documents[0]["latency"]["ttft_s"]
+        tokens = one["rates"]["output_tokens_per_s"] * one["window_s"]
+        assert tokens == pytest.approx(N_STREAMS * N_TOKENS, rel=0.05)
+    stopped, _ = server.gateways()
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        for _ in range(20):  # connections are dealt to the one that is stopped, too
+            with suppress(OSError):
+                began = time.monotonic()
+                (missing,) = told(server)["gateways_missing"].items()
+                break
+        assert missing == ("gateway-0", "has not answered within 1 s")
+        assert time.monotonic() - began < 5
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
 @pytest.mark.full
 def test_a_killed_gateway_ends_its_own_clients_streams_alone(default_model: Path) -> None:
     flags = ("--gateways", "2", "--prefill", "0", *SMALL)
     with launched(default_model, *flags) as server:
         server.wait_until_ready()
+        asyncio.run(each_tells_of_all(server))
         asyncio.run(one_is_killed(server))
         asyncio.run(all_drain(server))
         assert server.wait(within_s=40) == 0, server.tail()

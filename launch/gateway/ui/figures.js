@@ -60,8 +60,9 @@ function showFacts(status) {
   showState(state, text);
   setText($("#model"), status.model);
   const pools = Object.entries(status.pools).filter(([, pool]) => pool.workers);
+  const missing = Object.keys(status.gateways_missing);
   const up = pools.map(([role, pool]) => `${pool.up}/${pool.workers} ${role}`);
-  if (status.gateways > 1) up.push(`one of ${status.gateways} gateways`);
+  if (status.gateways > 1) up.push(`${status.gateways - missing.length}/${status.gateways} gateways`);
   const facts = [...up, `up ${duration(status.uptime_s)}`, `baton ${status.versions.baton}`];
   setText($("#facts"), facts.join("  ·  "));
 }

@@ -25,7 +25,7 @@ async function turn() {
     show(status);
     waitMs = EVERY_MS;
     lastAt = Date.now() / 1e3;
-    tell("");
+    tell(missing(status));
   } catch (error) {
     if (error.status === 401) return askForKey();
     waitMs = Math.min(2 * waitMs, MOST_WAIT_MS);
@@ -47,6 +47,14 @@ function show(status) {
   showWorkers(status.workers);
   showRequests(status.requests, status.unix_s);
   showPath(status);
+}
+
+/** Of gateways that do not tell. */
+function missing({ gateways_missing: why }) {
+  const names = Object.keys(why);
+  if (!names.length) return "";
+  const told = names.map((name) => `${name} ${why[name]}`).join("; ");
+  return `${told}. What ${names.length > 1 ? "they know" : "it knows"} is in none of the figures.`;
 }
 
 function tell(text) {

@@ -113,13 +113,10 @@ function setRunning(runs) {
 }
 
 /** The path of the answer that this page asked for last, as the server tells it by now. */
-export function showPath({ requests, gateways, unix_s: now }) {
+export function showPath({ requests, unix_s: now }) {
   if (!own || (own.done !== null && performance.now() - own.done > WATCHED_S * 1e3)) return;
   const request = requests.find((one) => one.id === own.id);
-  if (!request) {
-    if (gateways > 1) setText($("#path"), "Another gateway of this server tells its way.");
-    return;
-  }
+  if (!request) return;
   const stages = stagesOf(request, now - request.arrived_unix_s);
   const total = stages.at(-1)?.to ?? 0;
   const bar = make("div", { class: "pathbar", "aria-hidden": "true" });

@@ -12,22 +12,19 @@ from common.metrics import Totals
 from common.moments import Mark, Moment
 from common.params import SamplingParams
 from launch.gateway.events import Admitted, Rejected
-from launch.gateway.figures import bucket_percentiles, percentiles
+from launch.gateway.figures import NO_VALUES, bucket_percentiles, percentiles, sampled
 from launch.gateway.history import SHOWN, History, Outcome
+from launch.gateway.own_part import judged, part_of, request_status
+from launch.gateway.parts import Elsewhere
 from launch.gateway.status import Load, Pages, Status
-from launch.gateway.summary import (
-    Server,
-    attainment,
-    request_status,
-    status,
-    work_rates,
-)
+from launch.gateway.summary import Server, status, work_rates, worker_statuses
 from launch.gateway.transfers import Generate, RequestId, Slo
 from launch.gateway.views import WorkerView
 from launch.supervise import LocalWorker
 from tests.unit.gateway.builders import hello, snapshot
 
 P, D = InstanceId("prefill-1"), InstanceId("decode-1")
+UNIX_S = 1.7e9
 SLO = Slo(ttft_s=0.2, tpot_s=0.05)
 
 
@@ -38,8 +35,9 @@ class Watched:
         self.now = 100.0
         self.tokens = 0
         self.failures: dict[str, int] = {}
-        self.history = History(self._totals, clock=lambda: self.now)
+        self.history = History(self._totals, lambda: self.now, lambda: UNIX_S + self.now)
         self.views: list[WorkerView] = []
+        self.elsewhere = Elsewhere([], {})
 
     def _totals(self) -> Totals:
         return Totals(0, self.tokens, {}, dict(self.failures), ())
@@ -70,19 +68,38 @@ class Watched:
             ready=True,
             draining=False,
             versions={},
-            in_progress=0,
             slo=SLO,
         )
-        return status(server, self.views, self.history, self.now, after)
+        own = part_of(self.history, 1, self.now, after)
+        workers = worker_statuses(self.views, self.history, self.now)
+        return status(server, workers, own, self.elsewhere, after)
 
 
 def test_percentiles_are_values_that_were_there() -> None:
-    told = percentiles([*map(float, range(100, 0, -1)), None])
+    told = percentiles([sampled([*map(float, range(100, 0, -1)), None], 100)])
     assert (told.n, told.p50, told.p90, told.p99) == (100, 50.0, 90.0, 99.0)
-    assert percentiles([7.0]).p99 == 7.0
-    two = percentiles([2.0, 1.0])
+    assert percentiles([sampled([7.0], 9)]).p99 == 7.0
+    two = percentiles([sampled([2.0, 1.0], 9)])
     assert (two.p50, two.p90) == (1.0, 2.0)
-    assert percentiles([None]).p50 is None
+    assert percentiles([sampled([None], 9), NO_VALUES]).p50 is None
+
+
+def test_percentiles_of_several_are_those_of_all_their_values() -> None:
+    """Not some mean of theirs: here nine of ten values are one gateway's."""
+    busy, idle = sampled(map(float, range(90)), 100), sampled(map(float, range(1000, 1010)), 100)
+    told = percentiles([idle, busy])
+    assert (told.n, told.p50, told.p90, told.p99) == (100, 49.0, 89.0, 1008.0)
+
+
+def test_of_many_values_as_many_are_kept_as_percentiles_need() -> None:
+    kept = sampled(map(float, range(100_000)), 1000)
+    assert (kept.n, len(kept.values)) == (100_000, 1000)
+    few = sampled([200_000.0] * 5_000, 1000)
+    told = percentiles([few, kept])
+    assert told.n == 105_000
+    assert told.p50 == pytest.approx(52_500, abs=100)
+    assert told.p90 == pytest.approx(94_500, abs=100)
+    assert told.p99 == 200_000
 
 
 def test_percentiles_of_buckets_are_of_what_came_between_two_readings() -> None:
@@ -101,11 +118,15 @@ def test_attainment_judges_what_was_owed() -> None:
     slow = Outcome(1.0, 0.1, 0.06, 1.0, SLO)
     late_and_short = Outcome(1.0, 0.3, None, 1.0, SLO)
     owed_nothing = Outcome(1.0, 9.0, 9.0, 9.0, Slo())
-    told = attainment([met, slow, late_and_short, owed_nothing], Slo(ttft_s=0.2))
+    assert judged([met, slow, late_and_short, owed_nothing]) == ((3, 1), (3, 2), (2, 1))
+    watched = Watched()
+    assert (watched.status().slo.judged, watched.status().slo.met) == (0, None)
+    watched.history.outcomes += [met, slow, late_and_short, owed_nothing]
+    watched.now = 61.0
+    told = watched.status().slo
     assert (told.judged, told.met) == (3, pytest.approx(1 / 3))
     assert (told.ttft_met, told.tpot_met) == (pytest.approx(2 / 3), 0.5)
-    assert (told.ttft_s, told.tpot_s) == (0.2, None)
-    assert attainment([owed_nothing], Slo()).met is None
+    assert (told.ttft_s, told.tpot_s) == (0.2, 0.05)
 
 
 def test_rates_of_a_worker_are_of_its_last_seconds() -> None:

@@ -1,6 +1,7 @@
 """The lines that `baton status` shows."""
 
 import pytest
+from msgspec.structs import replace
 
 from launch.status.screen import duration, lines, milliseconds, table
 from tests.unit.launch.status.documents import AT_WORK, STARTING
@@ -45,6 +46,13 @@ def test_a_server_that_starts_shows_what_is_wrong_and_makes_no_number_up() -> No
     assert "request" not in text
     (ttft,) = (line for line in text.splitlines() if line.startswith("TTFT"))
     assert ttft.split() == ["TTFT", "-", "-", "-", "0", "-", "-"]
+
+
+def test_a_gateway_that_is_missing_is_said_to_be() -> None:
+    missing = {"gateway-1": "ended with signal 9"}
+    head, told, *_ = lines(replace(AT_WORK, gateways=2, gateways_missing=missing), n_requests=0)
+    assert head.endswith("12 in progress  2 gateways")
+    assert told == "gateway-1 ended with signal 9; what it knows is in none of these figures"
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
