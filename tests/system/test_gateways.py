@@ -115,13 +115,12 @@ async def each_tells_of_all(server: RunningServer) -> None:
     stopped, _ = server.gateways()
     os.kill(stopped, signal.SIGSTOP)
     try:
+        missing: dict[str, str] | None = None
         for _ in range(20):  # connections are dealt to the one that is stopped, too
-            with suppress(OSError):
-                began = time.monotonic()
-                (missing,) = told(server)["gateways_missing"].items()
+            with suppress(OSError):  # its limit is what the answer must be within
+                missing = told(server)["gateways_missing"]
                 break
-        assert missing == ("gateway-0", "has not answered within 1 s")
-        assert time.monotonic() - began < 5
+        assert missing == {"gateway-0": "has not answered within 1 s"}
     finally:
         os.kill(stopped, signal.SIGCONT)
 
