@@ -29,7 +29,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stop_token_ids: tuple[int, ...] = ()  # the client's
     logprobs: int | None = None  # alternatives reported per output token; None: no logprobs
     prompt_logprobs: int | None = None  # the same for prompt tokens (none for the first)
-    grammar: str = ""  # of `common.text.grammar`: what the answer must be; "": anything
+    grammar: str = ""  # what the answer must be (`common.text.grammar`), and may be made of
+    # (`common.text.token_rules`); "": anything
 
 
 class FinishReason(StrEnum):

@@ -26,6 +26,7 @@ from common.errors import ClientError, SetupError
 from common.text.digits import JsonDigits, begins_with_digit
 from common.text.load import TextModel
 from common.text.schemas import closed
+from common.text.token_rules import PREFIX
 
 _Result = TypeVar("_Result")
 Schema = dict[str, Any] | bool
@@ -90,6 +91,8 @@ def of_choice(choices: Sequence[str]) -> str:
 
 def of_ebnf(grammar: str) -> str:
     """Of a grammar in Lark's form, or in GBNF (`root ::= ...`). Raises ValueError."""
+    if grammar.startswith(PREFIX):
+        raise ValueError("it is neither in Lark's form nor GBNF")
     if _LARK.search(grammar):
         return LLMatcher.grammar_from_lark(grammar)
     n_chars, n_rules = len(grammar), grammar.count("::=")
@@ -176,6 +179,12 @@ class GrammarTokenizer:
             outputs += (int(may_V.argmax()),)
         return "it takes too long" if time.thread_time() - began > MAX_TRIED_S else None
 
+    def ends(self) -> NDArray[np.bool_]:
+        """[V]: an answer may end, and no more."""
+        allowed_V = np.zeros(self.vocab_size, np.bool_)
+        allowed_V[self.end_token_ids] = True
+        return allowed_V
+
     def matcher(self, grammar: str) -> "Matcher":
         return _with_room(lambda: self._matcher(grammar))
 
@@ -245,10 +254,10 @@ class Matcher:
         if matcher is not None and n_read < len(outputs):
             matcher.consume_tokens(list(outputs[n_read:]))
         if matcher is None or self._is_over(matcher):
-            return self._ends()
+            return self._tokenizer.ends()
         llguidance.numpy.fill_next_token_bitmask(matcher, self._bits)
         if self._is_over(matcher):
-            return self._ends()
+            return self._tokenizer.ends()
         bits = np.unpackbits(self._bits[0].view(np.uint8), bitorder="little")
         return self._without_more_digits(bits[: self._tokenizer.vocab_size].view(np.bool_))
 
@@ -267,11 +276,6 @@ class Matcher:
             return False
         self._matcher = None
         return True
-
-    def _ends(self) -> NDArray[np.bool_]:
-        allowed_V = np.zeros(self._tokenizer.vocab_size, np.bool_)
-        allowed_V[self._tokenizer.end_token_ids] = True
-        return allowed_V
 
 
 def _with_room(work: Callable[[], _Result]) -> _Result:

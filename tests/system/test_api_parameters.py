@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.text.load import TextModel, load_text_model
+from common.text.token_rules import spellings
 from tests.servers import RunningServer
 from tests.system.asking import MODES, STORY, Answer, Asker, Mode, N
 
@@ -102,6 +103,23 @@ def test_biases_and_penalties(ask: Asker, greedy: Answer, text: TextModel) -> No
     said_before = set(text.tokenizer.encode(STORY, add_special_tokens=True))
     assert len(set(distinct)) == N
     assert said_before.isdisjoint(distinct)
+
+
+def test_what_answers_are_made_of(ask: Asker, greedy: Answer, text: TextModel) -> None:
+    """On the way: the first token is drawn by one worker, the others by another."""
+    first, second, third, *_ = greedy.only.tokens
+    word = text.tokenizer.text_of(second).strip()
+    assert len(spellings(word, text.tokenizer)) == 2  # as it begins a text, and within one
+    for choice in ask.complete(bad_words=[word], n=2).choices:
+        assert word not in choice.text.split()
+    pair = text.tokenizer.decode((second, third), skip_special_tokens=False)
+    parted = ask.complete(bad_words=[pair], return_token_ids=True).only.tokens
+    assert parted[:2] == (first, second)  # alone it may be said
+    assert parted[2] != third
+    few = ask.complete(allowed_token_ids=[first, 3575], temperature=1, return_token_ids=True)
+    assert set(few.only.tokens) <= {first, 3575}
+    form = {"choice": [" yes", " no"]}
+    assert ask.complete(structured_outputs=form, bad_words=["yes"]).text == " no"
 
 
 def test_ends_can_be_put_off(ask: Asker, text: TextModel) -> None:

@@ -1,5 +1,5 @@
-"""A worker dies under an answer that is held to a grammar, or drawn with penalties: what is drawn
-after it is what would have been."""
+"""A worker dies under an answer that is held to a grammar or to rules of tokens, or drawn with
+penalties: what is drawn after it is what would have been."""
 
 import os
 import signal
@@ -39,6 +39,11 @@ ASKED: dict[str, dict[str, Any]] = {
     "a grammar and penalties": {
         **PENALTIES,
         "structured_outputs": {"grammar": 'root ::= (("a" | "bc") " "){20} "."'},
+    },
+    "bad words": {"bad_words": ["the", "a person", " of the"], "ignore_eos": True},
+    "allowed tokens and bad words": {
+        "allowed_token_ids": list(range(200, 600)),
+        "bad_words": ["the", "in the"],
     },
 }
 Said = tuple[str, str | None]

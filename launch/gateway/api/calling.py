@@ -13,14 +13,9 @@ import msgspec
 from common.errors import ClientError
 from common.text.grammar import of_json_schema
 from launch.gateway.api.decoding import shown
-from launch.gateway.api.requests import (
-    AllowedToolChoice,
-    AllowedToolSet,
-    ChatRequest,
-    NamedTool,
-    ToolBody,
-)
+from launch.gateway.api.requests import ChatRequest
 from launch.gateway.api.served import Served
+from launch.gateway.api.tool_bodies import AllowedToolChoice, AllowedToolSet, NamedTool, ToolBody
 from launch.gateway.tools.constrained import Function, ListReader, OneCallReader, some_call
 from launch.gateway.tools.families import READERS, SPECIAL_MARKS, Family, family_of
 from launch.gateway.tools.reader import Reader

@@ -23,15 +23,12 @@ from launch.gateway.api.prepare import Prepared, prepare_chat
 from launch.gateway.api.requests import (
     ChatRequest,
     Drawing,
-    FunctionBody,
-    FunctionName,
     JsonSchemaBody,
-    NamedTool,
     ResponseFormat,
     StreamOptions,
-    ToolBody,
 )
 from launch.gateway.api.served import Served
+from launch.gateway.api.tool_bodies import FunctionBody, FunctionName, NamedTool, ToolBody
 from launch.gateway.transfers import Fields
 
 Mode = Literal["none", "auto", "required"]

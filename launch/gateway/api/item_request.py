@@ -11,17 +11,9 @@ from msgspec import Meta
 
 from common.errors import ClientError
 from launch.gateway.api.decoding import shown
-from launch.gateway.api.requests import (
-    IGNORED,
-    MAX_TOOLS,
-    SUPPORT,
-    Alternatives,
-    Drawing,
-    FunctionText,
-    SomeTokens,
-    TokenCount,
-    refused,
-)
+from launch.gateway.api.requests import Alternatives, Drawing, SomeTokens, TokenCount
+from launch.gateway.api.support import IGNORED, SUPPORT, refused
+from launch.gateway.api.tool_bodies import MAX_TOOLS, FunctionText
 
 LOGPROBS = "message.output_text.logprobs"
 MAX_INCLUDED = 32

@@ -26,12 +26,14 @@ from launch.gateway.api.prompts import (
     with_template,
 )
 from launch.gateway.api.requests import (
+    NO_BEAMS,
     ChatRequest,
     CompletionRequest,
     Sampling,
     SloBody,
     StreamOptions,
 )
+from launch.gateway.api.rules import with_rules
 from launch.gateway.api.served import Served, check_model
 from launch.gateway.api.structured import grammar_of
 from launch.gateway.reasoning.think import begins_thinking
@@ -107,6 +109,7 @@ def prepare_completion(request: CompletionRequest, served: Served) -> Prepared:
     check_model(request.model, served.model)
     if request.suffix:
         raise ClientError("suffix is not supported: this model cannot infill", param="suffix")
+    _refuse_beams(request)
     _check_best_of(request)
     max_tokens = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     if max_tokens == 0 and not request.echo:
@@ -123,6 +126,11 @@ def prepare_completion(request: CompletionRequest, served: Served) -> Prepared:
         best_of=request.best_of,
     )
     return _prepared(request, served, asked)
+
+
+def _refuse_beams(request: Sampling) -> None:
+    if request.use_beam_search:
+        raise ClientError(f"use_beam_search is not supported: {NO_BEAMS}", param="use_beam_search")
 
 
 def _check_best_of(request: CompletionRequest) -> None:
@@ -145,6 +153,7 @@ def _check_best_of(request: CompletionRequest) -> None:
 def prepare_chat(request: ChatRequest, served: Served) -> Prepared:
     """Raises ClientError."""
     check_model(request.model, served.model)
+    _refuse_beams(request)
     _refuse_unsupported(request)
     text = with_template(served.text, request.chat_template, trusted=served.trusts_templates)
     served = dataclasses.replace(served, text=text)
@@ -199,7 +208,8 @@ def _prepared(request: Sampling, served: Served, asked: _Asked) -> Prepared:
     n_told = request.n or 1
     n = asked.best_of or n_told
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    base = _params(request, served, asked)
+    form = grammar_of(request, served, "" if calling is None else calling.grammar)
+    base = _params(request, served, asked, form)
     seed = served.draw_seed() if request.seed is None else request.seed % 2**63
     made: list[Prompt] = []
     for index, (ids, text) in enumerate(prompts):
@@ -240,14 +250,15 @@ def _prepared(request: Sampling, served: Served, asked: _Asked) -> Prepared:
         salt=request.cache_salt or "",
         priority=request.priority,
         calling=calling,
-        thinks=None if base.grammar else asked.thinks,  # a form leaves no room for thoughts
+        thinks=None if form else asked.thinks,  # a form leaves no room for thoughts
         tells_thoughts=not isinstance(request, ChatRequest) or request.include_reasoning,
         fields=Fields(prompt=asked.source, max_tokens=param),
     )
 
 
-def _params(request: Sampling, served: Served, asked: _Asked) -> SamplingParams:
-    """With every default resolved: the request's, else the model's own, else OpenAI's."""
+def _params(request: Sampling, served: Served, asked: _Asked, form: str) -> SamplingParams:
+    """With every default resolved: the request's, else the model's own, else OpenAI's. `form`: the
+    grammar of what the answer must be."""
     own = served.text.generation_defaults
 
     def value(name: str, default: float) -> Any:  # noqa: ANN401 - an int or a float, by name
@@ -260,6 +271,7 @@ def _params(request: Sampling, served: Served, asked: _Asked) -> SamplingParams:
     chooses = asked.best_of is not None and asked.best_of > (request.n or 1)
     stop_ids = tuple(request.stop_token_ids or ())
     check_prompt_ids(stop_ids, vocab_size=vocab_size, param="stop_token_ids")
+    end_ids = () if request.ignore_eos else tuple(sorted(served.text.end_token_ids))
     return SamplingParams(
         max_tokens=1,  # each prompt has its own
         seed=0,
@@ -272,11 +284,11 @@ def _params(request: Sampling, served: Served, asked: _Asked) -> SamplingParams:
         repetition_penalty=float(value("repetition_penalty", 1.0)),
         logit_bias=_logit_bias(request.logit_bias, vocab_size),
         min_tokens=request.min_tokens or 0,
-        end_token_ids=() if request.ignore_eos else tuple(sorted(served.text.end_token_ids)),
+        end_token_ids=end_ids,
         stop_token_ids=stop_ids,
         logprobs=0 if chooses and asked.top is None else asked.top,
         prompt_logprobs=_prompt_top(request, served, asked.echo_top),
-        grammar=grammar_of(request, served, "" if asked.calling is None else asked.calling.grammar),
+        grammar=with_rules(form, request, served, end_ids + stop_ids),
     )
 
 

@@ -14,7 +14,8 @@ from launch.gateway.api.bodies import LEAST_BYTES_PER_S, MAX_BODY_BYTES, PATIENC
 from launch.gateway.api.decoding import INSTEAD
 from launch.gateway.api.docs import COMMANDS, ERRORS, GETS, MODELS, POSTS, openapi
 from launch.gateway.api.prompts import MIN_TEXT_CHARS, TEXT_CHARS_PER_TOKEN
-from launch.gateway.api.requests import MAX_CHOICES, MAX_INT, SUPPORT
+from launch.gateway.api.requests import MAX_CHOICES, MAX_INT
+from launch.gateway.api.support import SUPPORT
 from launch.gateway.protocol import MAX_HEAD_BYTES
 
 _Schema = Mapping[str, Any]

@@ -11,23 +11,23 @@ import msgspec
 from msgspec import Meta
 
 from common.values import MAX_WAIT_S, Milliseconds
+from launch.gateway.api.support import IGNORED, SUPPORT, refused
+from launch.gateway.api.tool_bodies import MAX_TOOLS, AllowedToolChoice, NamedTool, ToolBody
 
 MAX_INT = 2**31 - 1  # of what is not bounded more narrowly: it must fit every message
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
+MAX_BAD_WORDS = 1024
+MAX_ALLOWED_TOKENS = 2**20
 MAX_SALT_CHARS = 256
 MAX_TOKEN_RULES = 4096  # stop token ids, biased tokens
 MAX_SAMPLES = 128  # of a prompt
 MAX_CHOICES = 1024  # prompts times n
-MAX_TOOLS = 128
 MAX_DOCUMENTS = 1024
 MAX_TEMPLATE_CHARS = 2**17
 
 SERVED = "x-served"
 """In a type's JSON schema: which limit of the server that is running bounds it, too."""
-SUPPORT = "x-support"
-"""In a field's: "ignored" or "refused"; else it is supported."""
-
 ModelName = Annotated[str, Meta(extra_json_schema={SERVED: "model"})]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INT, extra_json_schema={SERVED: "token_id"})]
 TokenCount = Annotated[int, Meta(ge=0, le=MAX_INT)]
@@ -37,18 +37,13 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Priority = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT)]
 StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
-FunctionText = Annotated[str, Meta(extra_json_schema={"pattern": "^[a-zA-Z0-9_-]{1,64}$"})]
+BadWord = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 TemplateText = Annotated[str, Meta(min_length=1, max_length=MAX_TEMPLATE_CHARS)]
-IGNORED = Meta(description="accepted; it changes nothing", extra_json_schema={SUPPORT: "ignored"})
 OWN_TEMPLATE = Meta(
     description="a jinja2 template in place of the model's; needs --trust-request-chat-template"
 )
+NO_BEAMS = "sequences are drawn one by one; use n, or best_of of completions"
 TEMPLATE_OPTIONS = Meta(description="what the model's chat template may ask for")
-
-
-def refused(why: str, **allowed: Any) -> Meta:  # noqa: ANN401 - JSON schema
-    """Of a field that may say only what is done anyway: what `allowed` allows."""
-    return Meta(description=f"refused: {why}", extra_json_schema={SUPPORT: "refused", **allowed})
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -176,6 +171,17 @@ class Drawing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         TokenCount | None,
         Meta(description="tokens before an answer may end; not over its max_tokens [0]"),
     ] = None
+    allowed_token_ids: Annotated[
+        Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None,
+        Meta(description="an answer is made of these tokens alone, its end included"),
+    ] = None
+    bad_words: Annotated[
+        Annotated[list[BadWord], Meta(max_length=MAX_BAD_WORDS)] | None,
+        Meta(
+            description="texts that an answer does not say, as they are spelt at its begin and, if "
+            "in as many tokens, behind a space; they give way where nothing else may be said"
+        ),
+    ] = None
     ignore_eos: Annotated[bool, Meta(description="the model's end tokens do not end an answer")] = (
         False
     )
@@ -235,69 +241,11 @@ class Sampling(Drawing, kw_only=True, forbid_unknown_fields=True):
     return_tokens_as_token_ids: Annotated[
         bool | None, Meta(description='tokens with a logprob are told as "token_id:7"')
     ] = None
+    use_beam_search: Annotated[bool | None, refused(NO_BEAMS, enum=[None, False])] = None
     spaces_between_special_tokens: Annotated[bool | None, IGNORED] = None
     length_penalty: Annotated[float | None, IGNORED] = None
     request_id: Annotated[str | None, IGNORED] = None
     store: Annotated[bool | None, IGNORED] = None
-
-
-class FunctionBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`tools[].function`"""
-
-    name: Annotated[FunctionText, Meta(description="told apart from the other tools' names")]
-    description: Annotated[str | None, Meta(description="told to the model")] = None
-    parameters: Annotated[
-        dict[str, Any] | None, Meta(description="JSON schema of the arguments' object [any]")
-    ] = None
-    strict: Annotated[
-        bool | None,
-        Meta(
-            description="changes nothing: see tool_choice", extra_json_schema={SUPPORT: "ignored"}
-        ),
-    ] = None
-
-
-class ToolBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`tools[]`"""
-
-    type: Literal["function"]
-    function: FunctionBody
-
-
-class FunctionName(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`tool_choice.function`"""
-
-    name: Annotated[str, Meta(description="one of the tools'")]
-
-
-class NamedTool(
-    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="function"
-):
-    """`tool_choice`: this one. Its arguments are held to its schema."""
-
-    function: FunctionName
-
-
-class AllowedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`tool_choice.allowed_tools.tools[]`"""
-
-    type: Literal["function"]
-    function: FunctionName
-
-
-class AllowedToolSet(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`tool_choice.allowed_tools`"""
-
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
-
-
-class AllowedToolChoice(
-    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="allowed_tools"
-):
-    """`tool_choice`: as if there were only these."""
-
-    allowed_tools: AllowedToolSet
 
 
 class CompletionRequest(Sampling, kw_only=True, forbid_unknown_fields=True):

@@ -10,14 +10,13 @@ from msgspec import Meta
 
 from launch.gateway.api.prompts import MIN_TEXT_CHARS, TEXT_CHARS_PER_TOKEN
 from launch.gateway.api.requests import (
-    MAX_TOOLS,
     OWN_TEMPLATE,
     TEMPLATE_OPTIONS,
     ModelName,
     TemplateText,
     TokenId,
-    ToolBody,
 )
+from launch.gateway.api.tool_bodies import MAX_TOOLS, ToolBody
 
 MAX_TEXT_TOKENS = 2**20
 _LENGTH = (

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ from common.params import SamplingParams
 from common.sampling import sample
 from common.text.grammar import Grammars, GrammarTokenizer, Matcher, of_choice, of_regex
 from common.text.load import TextModel
+from common.text.token_rules import TokenRules, allowed_bits
 
 END = 2
 
@@ -114,3 +116,54 @@ def test_answers_of_one_grammar_do_not_fail_of_what_others_have_learnt(
         monkeypatch.setattr(GrammarTokenizer, "matcher", make)
         assert alone.failure is None
     assert 1 < made < 12  # some were shared, and some had to be made anew
+
+
+def ids(text: TextModel, *words: str) -> set[int]:
+    return {text.tokenizer.encode(word, add_special_tokens=False)[0] for word in words}
+
+
+def ruled(text: TextModel, **rules: object) -> str:
+    return msgspec.convert({"vocab_size": text.vocab_size, **rules}, TokenRules).to_text()
+
+
+def test_rules_hold_beside_a_grammar(constraints: Constraints, smollm2: TextModel) -> None:
+    red, blue = ids(smollm2, "red"), ids(smollm2, "blue")
+    (bad,), (other,) = red, blue
+
+    def may(*outputs: int, **rules: object) -> set[int]:
+        held = ruled(smollm2, grammar=of_choice(["red", "blue"]), **rules)
+        name = f"{rules}"
+        (only,) = constraints.allowed([draw(name, outputs, held)]).values()
+        return set(np.flatnonzero(only).tolist())
+
+    assert {bad, other} < may()
+    assert may(bad_words=((bad,),)) == may() - red
+    assert may(allowed_bits=allowed_bits([bad, other], smollm2.vocab_size)) == {bad, other}
+    assert may(other, bad_words=((bad,),)) == {END}
+    assert may(allowed_bits=allowed_bits([7], smollm2.vocab_size)) == {END}  # of neither
+
+
+def test_rules_alone_load_no_grammars() -> None:
+    def never() -> GrammarTokenizer:
+        raise AssertionError
+
+    held = TokenRules(vocab_size=9, bad_words=((3,), (5, 6))).to_text()
+    told = Constraints(Grammars(never)).allowed([draw("a", (5,), held), draw("b", (4,), held)])
+    assert [np.flatnonzero(~may_V).tolist() for may_V in told.values()] == [[3, 6], [3]]
+
+
+def test_an_end_that_is_put_off_is_nothing_left(constraints: Constraints) -> None:
+    """Bad words give way to it; else no token could be drawn."""
+    held = TokenRules(
+        vocab_size=9, allowed_bits=allowed_bits([3, 7], 9), bad_words=((3,),)
+    ).to_text()
+    params = SamplingParams(
+        max_tokens=9, seed=1, min_tokens=1, stop_token_ids=(7,), grammar=held, temperature=0.0
+    )
+    early = msgspec.structs.replace(draw("a"), params=params)
+    late = msgspec.structs.replace(early, index=1, outputs=(3,))
+    draws = [early, late]
+    told = constraints.allowed(draws)
+    assert [np.flatnonzero(may_V).tolist() for may_V in told.values()] == [[3, 7], [7]]
+    logits_BV = torch.arange(9.0).expand(2, -1)
+    assert [one.token for one in sample(logits_BV, draws, told)] == [3, 7]

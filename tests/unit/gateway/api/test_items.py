@@ -12,8 +12,8 @@ from launch.gateway.api.decoding import decode
 from launch.gateway.api.item_conversation import conversation
 from launch.gateway.api.item_prepare import as_chat, prepare_items
 from launch.gateway.api.item_request import ItemRequest
-from launch.gateway.api.requests import NamedTool
 from launch.gateway.api.served import Served
+from launch.gateway.api.tool_bodies import NamedTool
 
 SAID = {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed"}
 CALL = {
