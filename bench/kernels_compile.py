@@ -27,11 +27,21 @@ from triton.runtime import JITFunction
 
 from bench.flag_types import Parser
 from common.kernels.paged import KVLayer, PageGeometry, Scratch
-from common.kernels.triton import activation, decode, norms, pages, prefill, rope, sampling
+from common.kernels.triton import (
+    activation,
+    decode,
+    logprobs,
+    norms,
+    pages,
+    prefill,
+    rope,
+    sampling,
+)
 from common.kernels.triton.configs import decode_tile, prefill_tile
 from common.kernels.triton.launch import Launch
+from common.kernels.triton.logprob_rows import LogprobRows
 from common.kernels.triton.rows import DeviceRows
-from common.kernels.triton.sampling_rows import SamplingRows
+from common.kernels.triton.sampling_rows import SamplingRows, mask_words
 
 SHARED_LIMITS_BYTES = {80: 166_912, 90: 232_448, 100: 232_448}
 """Of one block, by chip: CUDA C++ Programming Guide, technical specifications."""
@@ -223,6 +233,8 @@ def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> di
     at = integers(n_rows, of=torch.int64)
     logits = torch.empty((n_rows, shape.n_vocab), dtype=torch.float32, device=META)
     randomness, draw = sampling.launches(logits, sampling_rows(n_rows, shape.n_vocab), at, at)
+    likeliest = LogprobRows.of(integers(n_rows), shape.n_vocab)
+    finding, merging_found, weighing = logprobs.launches(logits, at, likeliest)
     pool = torch.empty((8, layer.geometry.stride * dtype.itemsize), dtype=torch.uint8, device=META)
     one_row, many_rows = (of(dtype, chip, shape.head_dim) for of in (decode_tile, prefill_tile))
     attend, merging = decode.launches(out, layer, on_device, one_row, out)
@@ -237,6 +249,9 @@ def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> di
         "page copy": pages.launch(pool, at, pool, at),
         "randomness": randomness,
         "draw": draw,
+        "likeliest tokens": finding,
+        "likeliest, merged": merging_found,
+        "rank and weight": weighing,
     }
 
 
@@ -253,6 +268,8 @@ def sampling_rows(n_rows: int, n_vocab: int) -> SamplingRows:
         history_HV=empty(torch.int32, n_vocab),
         bias_R=empty(torch.int32),
         bias_SV=empty(torch.float32, n_vocab),
+        mask_R=empty(torch.int32),
+        mask_MW=empty(torch.int32, mask_words(n_vocab)),
     )
 
 

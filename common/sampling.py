@@ -28,6 +28,7 @@ from common.engine.plan import Draw, Drawn
 from common.kernels import native_rowwise, ops
 from common.kernels.draws import EXP2_SERIES, UNIFORM_BITS, WEIGHT_BITS, scale_of, weight_bits
 from common.kernels.triton import choice
+from common.kernels.triton.logprob_rows import Told
 from common.kernels.triton.sampling_rows import SamplingRows
 from common.params import SamplingParams, TokenLogprob
 
@@ -331,20 +332,32 @@ def _score(logits_RV: Tensor, targets: Sequence[int], n_top: int) -> list[TokenL
     totals = _weights(logits_RV, [1.0] * n_rows).sum(-1).tolist()
     maxima = logits_RV.amax(-1).tolist()
     values, ranks = values_R1.squeeze(-1).tolist(), (ahead + ties + 1).tolist()
-    scores: list[TokenLogprob] = []
-    for r, target in enumerate(targets):
-        log_total = maxima[r] + math.log(totals[r]) - weight_bits(n_vocab) * math.log(2)
-        top = _top(logits_RV[r], min(n_top, n_vocab))
-        scores.append(
-            TokenLogprob(
-                token=target,
-                logprob=values[r] - log_total,
+    return [
+        told_logprob(
+            target,
+            Told(
                 rank=ranks[r],
-                top_tokens=tuple(token for token, _ in top),
-                top_logprobs=tuple(value - log_total for _, value in top),
-            )
+                total=totals[r],
+                logit=values[r],
+                top_logit=maxima[r],
+                top=_top(logits_RV[r], min(n_top, n_vocab)),
+            ),
+            n_vocab,
         )
-    return scores
+        for r, target in enumerate(targets)
+    ]
+
+
+def told_logprob(token: int, told: Told, n_vocab: int) -> TokenLogprob:
+    """From what a device tells of it."""
+    log_total = told.top_logit + math.log(told.total) - weight_bits(n_vocab) * math.log(2)
+    return TokenLogprob(
+        token=token,
+        logprob=told.logit - log_total,
+        rank=told.rank,
+        top_tokens=tuple(token for token, _ in told.top),
+        top_logprobs=tuple(logit - log_total for _, logit in told.top),
+    )
 
 
 def _top(logits_V: Tensor, n: int) -> list[tuple[int, float]]:

@@ -25,6 +25,7 @@ from common.kernels.cpu import native
 from common.kernels.matrix import Matrix, packs
 from common.kernels.paged import KVLayer
 from common.kernels.triton import choice
+from common.kernels.triton.logprob_rows import LogprobRows
 from common.kernels.triton.sampling_rows import SamplingRows
 
 
@@ -186,6 +187,14 @@ def sample(logits_RV: Tensor, rows: SamplingRows) -> Tensor:
     Only where `choice.computes(logits_RV)`.
     """
     return _triton().sample(logits_RV, rows)
+
+
+def logprobs(logits_RV: Tensor, token_R: Tensor, rows: LogprobRows) -> None:
+    """Tells of drawn tokens where `rows` say; see `triton.logprobs`.
+
+    Only where `choice.computes(logits_RV)`.
+    """
+    _triton().logprobs(logits_RV, token_R, rows)
 
 
 def _triton() -> ModuleType:

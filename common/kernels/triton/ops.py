@@ -12,11 +12,12 @@ from common.kernels.triton.activation import silu_mul
 from common.kernels.triton.attention_block import tile_rows
 from common.kernels.triton.choice import chip_of
 from common.kernels.triton.configs import decode_tile, prefill_tile
+from common.kernels.triton.logprobs import logprobs
 from common.kernels.triton.norms import add_rms_norm, rms_norm
 from common.kernels.triton.rope import rope_and_write
 from common.kernels.triton.sampling import sample
 
-__all__ = ["add_rms_norm", "attend", "rms_norm", "rope_and_write", "sample"]
+__all__ = ["add_rms_norm", "attend", "logprobs", "rms_norm", "rope_and_write", "sample"]
 
 EXACT_ROWS = 32
 """Of every float32 product: by their number the vendor's library chooses how to add (law 3)."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from common.kernels.draws import EXP2_SERIES, weight_bits
 from common.kernels.triton import sampling_uniform
 from common.kernels.triton.launch import Launch
-from common.kernels.triton.sampling_rows import IN_PROMPT, SamplingRows
+from common.kernels.triton.sampling_rows import IN_PROMPT, MASK_BITS, SamplingRows
 
 BLOCK = 1024  # tokens of a row looked at together
 WARPS = 8
@@ -26,9 +26,9 @@ WARPS = 8
 SERIES, N_TERMS = tl.constexpr(EXP2_SERIES), tl.constexpr(len(EXP2_SERIES))
 ROUNDER = tl.constexpr(1.5 * 2**52)  # added and taken off again: the nearest integer, ties to even
 EXPONENT_BIAS, MANTISSA_BITS = tl.constexpr(1023), tl.constexpr(52)  # of a float64
-LOWEST = tl.constexpr(-2139095041)  # the order of -inf, see `_order`
+LOWEST = tl.constexpr(-2139095041)  # the order of -inf, see `order_of`
 BELOW_ALL = tl.constexpr(-(2**31))
-PROMPT = tl.constexpr(IN_PROMPT)
+PROMPT, WORD_BITS = tl.constexpr(IN_PROMPT), tl.constexpr(MASK_BITS)
 
 
 def sample(logits_RV: Tensor, rows: SamplingRows) -> Tensor:
@@ -64,9 +64,12 @@ def launches(
             "history_rows": rows.history_R,
             "biases": rows.bias_SV,
             "bias_rows": rows.bias_R,
+            "masks": rows.mask_MW,
+            "mask_rows": rows.mask_R,
             "tokens": token_R,
             "logits_stride": logits_RV.stride(0),
             "n_vocab": n_vocab,
+            "n_words": rows.mask_MW.shape[1],
             "weight_bits": weight_bits(n_vocab),
             "BLOCK": BLOCK,
         },
@@ -87,26 +90,31 @@ def _sample(
     history_rows,
     biases,
     bias_rows,
+    masks,
+    mask_rows,
     tokens,
     logits_stride,
     n_vocab,
+    n_words,
     weight_bits,
     BLOCK: tl.constexpr,
 ):
     r = tl.program_id(0).to(tl.int64)
     history_row = tl.load(history_rows + r).to(tl.int64)
     bias_row = tl.load(bias_rows + r).to(tl.int64)
+    mask_row = tl.load(mask_rows + r).to(tl.int64)
     history = histories + history_row * n_vocab
     row = (
         n_vocab,
         logits + r * logits_stride,
-        biases + bias_row * n_vocab,
-        bias_row >= 0,
-        history,
-        history_row >= 0,
-        tl.load(penalties + 3 * r),
-        tl.load(penalties + 3 * r + 1),
-        tl.load(penalties + 3 * r + 2),
+        (masks + mask_row * n_words, mask_row >= 0),
+        (biases + bias_row * n_vocab, bias_row >= 0),
+        (history, history_row >= 0),
+        (
+            tl.load(penalties + 3 * r),
+            tl.load(penalties + 3 * r + 1),
+            tl.load(penalties + 3 * r + 2),
+        ),
     )
     top, token, n_nans = _likeliest(row, BLOCK)
     if (n_nans > 0) | (top == float("-inf")) | (top == float("inf")):
@@ -130,11 +138,18 @@ def _sample(
 
 @triton.jit
 def _logits(row, at, BLOCK: tl.constexpr):
-    """Tokens from `at` on, and their logits with biases and penalties; past the end -inf."""
-    n_vocab, logits, bias, has_bias, history, has_history, repetition, frequency, presence = row
+    """Tokens from `at` on, and their logits with masks, biases and penalties; past the end -inf."""
+    n_vocab, logits, masks, biases, histories, penalties = row
+    mask, has_mask = masks
+    bias, has_bias = biases
+    history, has_history = histories
+    repetition, frequency, presence = penalties
     token = at + tl.arange(0, BLOCK)
     there = token < n_vocab
     x = tl.load(logits + token, mask=there, other=float("-inf"))
+    if has_mask:
+        word = tl.load(mask + token // WORD_BITS, mask=there, other=0)
+        x = tl.where(((word >> (token % WORD_BITS)) & 1) != 0, x, float("-inf"))
     if has_bias:
         change = tl.load(bias + token, mask=there, other=0.0)
         x = tl.where(change == float("-inf"), float("-inf"), x + change)
@@ -149,7 +164,7 @@ def _logits(row, at, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _order(x):
+def order_of(x):
     """int32 that are in order as the float32 are; equal where those are equal, 0 and -0 too."""
     bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -162,7 +177,7 @@ def _logit(order):
 
 
 @triton.jit
-def _weights(x, draw):
+def weights_of(x, draw):
     """int64, as `common.sampling` weighs them; 0 for those that min_p removes."""
     top, scale, weight_bits, least = draw
     exponent = (x.to(tl.float64) - top.to(tl.float64)) * scale
@@ -181,9 +196,9 @@ def _weights(x, draw):
 def _kept(token, x, draw, cut):
     """Weights, 0 outside the cut: (order, of those that have just that the last token)."""
     least, last = cut
-    order = _order(x)
+    order = order_of(x)
     inside = (order > least) | ((order == least) & (token <= last))
-    return tl.where(inside, _weights(x, draw), 0)
+    return tl.where(inside, weights_of(x, draw), 0)
 
 
 # --- passes over a row ---------------------------------------------------------------------------
@@ -215,7 +230,7 @@ def _sums(row, draw, cut, orders, BLOCK: tl.constexpr, WEIGH: tl.constexpr):
     second_N, third_N = first_N, first_N
     for at in range(0, n_vocab, BLOCK):
         token, x = _logits(row, at, BLOCK)
-        order = _order(x)
+        order = order_of(x)
         n = (token < n_vocab).to(tl.int64)
         if WEIGH:
             n = _kept(token, x, draw, cut)
@@ -229,7 +244,7 @@ def _sums(row, draw, cut, orders, BLOCK: tl.constexpr, WEIGH: tl.constexpr):
 def _search(row, draw, cut, enough, BLOCK: tl.constexpr, WEIGH: tl.constexpr):
     """The highest order from which on there is enough, by `_sums`."""
     low = tl.full((), LOWEST, tl.int64)
-    high = _order(draw[0]).to(tl.int64)
+    high = order_of(draw[0]).to(tl.int64)
     while low < high:
         step = tl.maximum((high - low + 1) >> 2, 1)
         one, two, three = low + step, low + 2 * step, low + 3 * step
@@ -249,7 +264,7 @@ def _nth(row, order, n, BLOCK: tl.constexpr):
     found = tl.full((), 0, tl.int32)
     for at in range(0, n_vocab, BLOCK):
         token, x = _logits(row, at, BLOCK)
-        is_one = (_order(x) == order) & (token < n_vocab)
+        is_one = (order_of(x) == order) & (token < n_vocab)
         n_here = tl.sum(is_one.to(tl.int32))
         if (n_before < n) & (n_before + n_here >= n):
             rank = n_before + tl.cumsum(is_one.to(tl.int32), 0)
@@ -275,7 +290,7 @@ def _truncated(row, draw, top_k, top_p, BLOCK: tl.constexpr):
         enough = _share(top_p, total)
         order = _search(row, draw, (least, last), enough, BLOCK, WEIGH=True)
         above = _sums(row, draw, (least, last), (order + 1, order, order), BLOCK, WEIGH=True)[0]
-        weight = _weights(_logit(order), draw)
+        weight = weights_of(_logit(order), draw)
         n = (enough - above + weight - 1) // weight
         last = _nth(row, order, n, BLOCK)
         least = order

@@ -1,6 +1,6 @@
 """What the tokens of a pass are drawn by, as arrays on the device. Must not import Triton.
 
-R rows  V vocabulary  H rows with a history  S rows with a bias
+R rows  V vocabulary  H rows with a history  S rows with a bias  M rows with a mask, of W words
 """
 
 import math
@@ -21,6 +21,7 @@ from common.params import SamplingParams
 IN_PROMPT = 1 << 30
 """Of an entry of a history: the token is in the prompt. What is below counts it in the outputs."""
 
+MASK_BITS = 32  # of a word of a mask
 MAX_SHIFT = 127  # of top_p: what is shifted has fewer bits than that
 
 
@@ -52,6 +53,8 @@ class SamplingRows:
     history_HV  int32; see IN_PROMPT; the drawn token is counted
     bias_R      int32; row of bias_SV, or -1
     bias_SV     float32; -inf: must not be drawn
+    mask_R      int32; row of mask_MW, or -1: any token may be drawn
+    mask_MW     int32; see `pack_mask`
     """
 
     scale_R: Tensor
@@ -62,6 +65,8 @@ class SamplingRows:
     history_HV: Tensor
     bias_R: Tensor
     bias_SV: Tensor
+    mask_R: Tensor
+    mask_MW: Tensor
 
     def first(self, n_rows: int) -> "SamplingRows":
         """Of the first rows alone, sharing all of it."""
@@ -73,6 +78,7 @@ class SamplingRows:
             penalty_R3=self.penalty_R3[:n_rows],
             history_R=self.history_R[:n_rows],
             bias_R=self.bias_R[:n_rows],
+            mask_R=self.mask_R[:n_rows],
         )
 
     @staticmethod
@@ -84,26 +90,23 @@ class SamplingRows:
     ) -> "SamplingRows":
         """`allowed` [V] by draw: what its grammar lets it draw."""
         histories, biases = _Table(n_vocab, np.int32), _Table(n_vocab, np.float32)
+        masks = _Table(mask_words(n_vocab), np.int32)
         for row, draw in enumerate(drawing):
-            if _reads_history(draw.params):
-                histories.add(_history(draw, n_vocab))
-            else:
-                histories.skip()
-            bias_V = _bias(draw, allowed.get(row), n_vocab)
-            if bias_V is None:
-                biases.skip()
-            else:
-                biases.add(bias_V)
+            histories.add(history_of(draw, n_vocab) if reads_history(draw.params) else None)
+            biases.add(bias_of(draw, n_vocab) if has_bias(draw) else None)
+            masks.add(_mask(allowed[row]) if row in allowed else None)
         params = [draw.params for draw in drawing]
         arrays: dict[str, NDArray[np.generic]] = {
             "scale_R": np.array([scale_of(p) for p in params]),
             "limits_R4": np.array([limits_of(p, n_vocab) for p in params], np.int64),
             "keys_R3": np.array([(d.params.seed, d.sample, d.index) for d in drawing], np.int64),
-            "penalty_R3": np.array([_penalties(p) for p in params], np.float32),
+            "penalty_R3": np.array([penalties_of(p) for p in params], np.float32),
             "history_R": np.array(histories.row_of, np.int32),
             "history_HV": histories.rows,
             "bias_R": np.array(biases.row_of, np.int32),
             "bias_SV": biases.rows,
+            "mask_R": np.array(masks.row_of, np.int32),
+            "mask_MW": masks.rows,
         }
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return SamplingRows(
@@ -112,19 +115,18 @@ class SamplingRows:
 
 
 class _Table:
-    """Rows of the vocabulary's width that some draws have."""
+    """Rows that some draws have."""
 
-    def __init__(self, n_vocab: int, dtype: type[np.generic]) -> None:
+    def __init__(self, width: int, dtype: type[np.generic]) -> None:
         self._rows: list[NDArray[np.generic]] = []
-        self._empty = np.zeros((0, n_vocab), dtype)
+        self._empty = np.zeros((0, width), dtype)
         self.row_of: list[int] = []
 
-    def add(self, row_V: NDArray[np.generic]) -> None:
-        self.row_of.append(len(self._rows))
-        self._rows.append(row_V)
-
-    def skip(self) -> None:
-        self.row_of.append(-1)
+    def add(self, row_V: NDArray[np.generic] | None) -> None:
+        """Of the next draw; None: it has none."""
+        self.row_of.append(-1 if row_V is None else len(self._rows))
+        if row_V is not None:
+            self._rows.append(row_V)
 
     @property
     def rows(self) -> NDArray[np.generic]:
@@ -148,33 +150,59 @@ def limits_of(params: SamplingParams, n_vocab: int) -> tuple[int, int, int, int]
     return least, top_k, mantissa, min(UNIFORM_BITS - exponent, MAX_SHIFT)
 
 
-def _penalties(params: SamplingParams) -> tuple[float, float, float]:
+def penalties_of(params: SamplingParams) -> tuple[float, float, float]:
+    """See `SamplingRows.penalty_R3`."""
     return params.repetition_penalty, params.frequency_penalty, params.presence_penalty
 
 
-def _reads_history(params: SamplingParams) -> bool:
-    return _penalties(params) != (1, 0, 0)
+def reads_history(params: SamplingParams) -> bool:
+    """Whether such draws need a row of `SamplingRows.history_HV`."""
+    return penalties_of(params) != (1, 0, 0)
 
 
-def _history(draw: Drawing, n_vocab: int) -> NDArray[np.int32]:
+def history_of(draw: Drawing, n_vocab: int) -> NDArray[np.int32]:
+    """Such a row, of all its outputs and, where it is read, the prompt."""
     history_V = np.zeros(n_vocab, np.int32)
     np.add.at(history_V, np.array(draw.outputs, np.int64), 1)
-    history_V[np.array(draw.prompt, np.int64)] |= IN_PROMPT
+    if draw.params.repetition_penalty != 1:
+        history_V[np.array(draw.prompt, np.int64)] |= IN_PROMPT
     return history_V
 
 
-def _bias(
-    draw: Drawing, allowed_V: NDArray[np.bool_] | None, n_vocab: int
-) -> NDArray[np.float32] | None:
+def masks_ends(draw: Drawing) -> bool:
+    """Whether it must not be a token that ends the answer, yet."""
     params = draw.params
-    ends = draw.index < params.min_tokens
-    if allowed_V is None and not ends and not params.logit_bias:
-        return None
+    return draw.index < params.min_tokens and bool(params.end_token_ids + params.stop_token_ids)
+
+
+def has_bias(draw: Drawing) -> bool:
+    """Whether it needs a row of `SamplingRows.bias_SV`."""
+    return bool(draw.params.logit_bias) or masks_ends(draw)
+
+
+def bias_of(draw: Drawing, n_vocab: int) -> NDArray[np.float32]:
+    """Such a row, a function of its parameters and `masks_ends`."""
+    params = draw.params
     bias_V = np.zeros(n_vocab, np.float32)
     for token, bias in params.logit_bias:
         bias_V[token] = bias
-    if ends:
+    if masks_ends(draw):
         bias_V[list(params.end_token_ids + params.stop_token_ids)] = -np.inf
-    if allowed_V is not None:
-        bias_V[~allowed_V] = -np.inf
     return bias_V
+
+
+def mask_words(n_vocab: int) -> int:
+    """Of a row of `SamplingRows.mask_MW`."""
+    return -(-n_vocab // MASK_BITS)
+
+
+def pack_mask(allowed_V: NDArray[np.bool_], mask_W: NDArray[np.int32]) -> None:
+    """Into such a row: bit t % 32 of word t // 32 is set where token t may be drawn."""
+    bits = np.packbits(allowed_V, bitorder="little")
+    mask_W.view(np.uint8)[: len(bits)] = bits
+
+
+def _mask(allowed_V: NDArray[np.bool_]) -> NDArray[np.int32]:
+    mask_W = np.zeros(mask_words(len(allowed_V)), np.int32)
+    pack_mask(allowed_V, mask_W)
+    return mask_W
