@@ -235,7 +235,7 @@ def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> di
     randomness, draw = sampling.launches(logits, sampling_rows(n_rows, shape.n_vocab), at, at)
     likeliest = LogprobRows.of(integers(n_rows), shape.n_vocab)
     finding, merging_found, weighing = logprobs.launches(logits, at, likeliest)
-    pool = torch.empty((8, layer.geometry.stride * dtype.itemsize), dtype=torch.uint8, device=META)
+    pool = torch.empty(8 * layer.geometry.stride * dtype.itemsize, dtype=torch.uint8, device=META)
     one_row, many_rows = (of(dtype, chip, shape.head_dim) for of in (decode_tile, prefill_tile))
     attend, merging = decode.launches(out, layer, on_device, one_row, out)
     return {
@@ -246,7 +246,7 @@ def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> di
         "rms norm": norms.launch(hidden, None, weight, 1e-5, hidden),
         "add, rms norm": norms.launch(hidden, hidden, weight, 1e-5, hidden),
         "silu mul": activation.launch(rows(2 * shape.intermediate), rows(shape.intermediate)),
-        "page copy": pages.launch(pool, at, pool, at),
+        "page copy": pages.launch(pool, pool, integers(n_rows, 3, of=torch.int64), 1 << 20),
         "randomness": randomness,
         "draw": draw,
         "likeliest tokens": finding,

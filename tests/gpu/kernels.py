@@ -93,10 +93,12 @@ def prefill_attention(shape: Shape, n_tokens: int, arithmetic: float) -> Row:
 
 
 def scattered_pages(n_pages: int, page_bytes: int, bandwidth: float) -> Row:
-    pool = torch.empty((2 * n_pages, page_bytes), dtype=torch.uint8, device=GPU)
-    together = torch.empty((n_pages, page_bytes), dtype=torch.uint8, device=GPU)
-    scattered = torch.randperm(len(pool), device=GPU)[:n_pages]
-    launch = page_copy(pool, scattered, together, torch.arange(n_pages, device=GPU))
+    pool = torch.empty(2 * n_pages * page_bytes, dtype=torch.uint8, device=GPU)
+    together = torch.empty(n_pages * page_bytes, dtype=torch.uint8, device=GPU)
+    scattered = torch.randperm(2 * n_pages, device=GPU)[:n_pages]
+    pages = torch.stack([scattered, torch.arange(n_pages, device=GPU)], 1) * page_bytes
+    runs_R3 = torch.cat([pages, torch.full_like(pages[:, :1], page_bytes)], 1)
+    launch = page_copy(pool, together, runs_R3, page_bytes)
     return Row(
         name=f"page copy, {n_pages} scattered of {page_bytes >> 20} MiB",
         ms=median_ms(launch.run),

@@ -117,13 +117,15 @@ def test_sampling_waits_for_nothing() -> None:
 
 
 def test_pages_are_copied_whole() -> None:
-    from common.kernels.triton.pages import copy_pages
+    from common.kernels.triton.pages import copy_runs
 
-    pool = torch.randint(256, (50, 368_640), dtype=torch.uint8, device=GPU)
-    pages = torch.tensor(random.Random(0).sample(range(50), 20), device=GPU)
-    together = torch.zeros(20, 368_640, dtype=torch.uint8, device=GPU)
-    copy_pages(pool, pages, together, torch.arange(20, device=GPU))
-    assert torch.equal(together, pool[pages])
+    n = 368_640
+    pool = torch.randint(256, (50 * n,), dtype=torch.uint8, device=GPU)
+    pages = random.Random(0).sample(range(50), 20)
+    together = torch.zeros(20 * n, dtype=torch.uint8, device=GPU)
+    runs = [(page * n, i * n, n) for i, page in enumerate(pages)]
+    copy_runs(pool, together, torch.tensor(runs, device=GPU), n)
+    assert torch.equal(together.view(20, n), pool.view(50, n)[pages])
 
 
 def test_a_region_s_pages_are_a_tensor() -> None:

@@ -1,4 +1,4 @@
-"""Copy whole pages between page tables and contiguous memory, or between pools, as bytes.
+"""Copy runs of whole pages between pools, scattered or not, as bytes, by one kernel.
 
 Sixteen bytes a thread and access. Must not know what a page holds (law 7).
 """
@@ -11,43 +11,32 @@ from torch import Tensor
 from common.kernels.triton.configs import elementwise_warps
 from common.kernels.triton.launch import Launch
 
-PIECE_BYTES = 16384  # of a page, copied by one program
+PIECE_BYTES = 16384  # of a run, copied by one program
 ALIGN_BYTES = 16
 
 
-def copy_pages(
-    source_PB: Tensor, sources_N: Tensor, destination_PB: Tensor, destinations_N: Tensor
-) -> None:
-    """Page sources_N[i] becomes page destinations_N[i]; rows of uint8 tensors; ids int64.
+def copy_runs(source_B: Tensor, destination_B: Tensor, runs_R3: Tensor, longest: int) -> None:
+    """Run (offset in the source, offset in the destination, length), in bytes, int64, is copied
+    between contiguous uint8 tensors; `longest` is the most that one has.
 
-    No page is both read and written, nor written twice. ValueError: pages are not aligned.
+    Offsets and lengths are multiples of 16, which is not looked at; no byte is both read and
+    written, nor written twice. ValueError: the tensors are not aligned.
     """
-    launch(source_PB, sources_N, destination_PB, destinations_N).run()
+    launch(source_B, destination_B, runs_R3, longest).run()
 
 
-def launch(
-    source_PB: Tensor, sources_N: Tensor, destination_PB: Tensor, destinations_N: Tensor
-) -> Launch:
-    page_bytes = source_PB.shape[1]
-    if destination_PB.shape[1] != page_bytes:
-        raise ValueError(f"pages of {page_bytes} bytes, and of {destination_PB.shape[1]}")
-    for pages_PB in (source_PB, destination_PB):
-        aligned = (page_bytes, pages_PB.stride(0), pages_PB.data_ptr())
-        if any(n % ALIGN_BYTES for n in aligned) or pages_PB.stride(1) != 1:
-            raise ValueError(f"pages of {page_bytes} bytes, strides {pages_PB.stride()}")
-    source, destination = source_PB.view(torch.int32), destination_PB.view(torch.int32)
+def launch(source_B: Tensor, destination_B: Tensor, runs_R3: Tensor, longest: int) -> Launch:
+    for bytes_B in (source_B, destination_B):
+        if not bytes_B.is_contiguous() or (bytes_B.data_ptr() | bytes_B.numel()) % ALIGN_BYTES:
+            raise ValueError(f"{bytes_B.numel()} bytes at {bytes_B.data_ptr():#x}")
     block = PIECE_BYTES // 4
     return Launch(
-        kernel=_copy_pages,
-        grid=(len(sources_N), triton.cdiv(page_bytes // 4, block)),
+        kernel=_copy_runs,
+        grid=(len(runs_R3), triton.cdiv(longest, PIECE_BYTES)),
         arguments={
-            "source": source,
-            "sources": sources_N,
-            "destination": destination,
-            "destinations": destinations_N,
-            "source_stride": source.stride(0),
-            "destination_stride": destination.stride(0),
-            "PAGE_WORDS": page_bytes // 4,
+            "source": source_B.view(torch.int32),
+            "destination": destination_B.view(torch.int32),
+            "runs": runs_R3,
             "BLOCK": block,
         },
         num_warps=elementwise_warps(block),
@@ -55,20 +44,14 @@ def launch(
 
 
 @triton.jit
-def _copy_pages(
-    source,
-    sources,
-    destination,
-    destinations,
-    source_stride,
-    destination_stride,
-    PAGE_WORDS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    pair = tl.program_id(0)
-    word = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = word < PAGE_WORDS
-    from_page = tl.load(sources + pair) * source_stride
-    to_page = tl.load(destinations + pair) * destination_stride
-    words = tl.load(source + from_page + word, mask=there)
-    tl.store(destination + to_page + word, words, mask=there)
+def _copy_runs(source, destination, runs, BLOCK: tl.constexpr):
+    run = runs + 3 * tl.program_id(0)
+    from_word = tl.multiple_of(tl.load(run) // 4, 4)
+    to_word = tl.multiple_of(tl.load(run + 1) // 4, 4)
+    n_words = tl.multiple_of(tl.load(run + 2) // 4, 4)
+    first = tl.program_id(1) * BLOCK
+    if first < n_words:
+        word = first + tl.arange(0, BLOCK)
+        there = word < n_words
+        words = tl.load(source + from_word + word, mask=there)
+        tl.store(destination + to_word + word, words, mask=there)

@@ -80,10 +80,11 @@ def test_decode_attention(n_rep: int, head_dim: int) -> None:
 
 
 def test_page_copies() -> None:
-    from common.kernels.triton.pages import copy_pages
+    from common.kernels.triton.pages import copy_runs
 
-    source, destination = torch.randint(256, (6, 36864)).byte(), torch.zeros(4, 36864).byte()
-    sources, destinations = torch.tensor([5, 0, 3]), torch.tensor([1, 3, 0])
+    n = 36864
+    source, destination = torch.randint(256, (6 * n,)).byte(), torch.zeros(4 * n).byte()
+    runs_R3 = torch.tensor([(5, 1, 1), (0, 2, 2)]) * n
     with counting() as traffic:
-        copy_pages(source, sources, destination, destinations)
-    check(traffic, 2 * 3 * source.shape[1] + sources.nbytes + destinations.nbytes)
+        copy_runs(source, destination, runs_R3, 2 * n)
+    check(traffic, 2 * 3 * n + runs_R3.nbytes)
