@@ -204,6 +204,25 @@ def test_text_is_readable_in_light_and_dark(page: "Page", scheme: "str") -> None
         assert page.evaluate(CONTRAST, [text, under]) >= 4.5, (text, under)
 
 
+@pytest.mark.parametrize("width", [1360, 1000, 800, 400])
+def test_nothing_is_cut_on_a_narrow_page(page: "Page", width: int) -> None:
+    page.get_by_role("spinbutton", name="Tokens").fill("3")
+    page.get_by_role("button", name="Send").click()
+    page.locator("#path").get_by_text("ended: ").wait_for()
+    page.set_viewport_size({"width": width, "height": 900})
+    page.wait_for_timeout(1500)  # timelines are drawn anew once a second
+    outside = page.evaluate(
+        "[...document.querySelectorAll('main *, header *')]"
+        ".filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.outerHTML)"
+    )
+    assert outside == []
+    row = page.locator("#workers tr[data-worker=decode-0]")
+    heading = "getComputedStyle(document.querySelector('#workers td.step'), '::before').content"
+    assert page.evaluate(heading) == ("none" if width > 1060 else '"step ms"')
+    assert row.get_by_role("cell").count() == 12
+    assert page.get_by_role("columnheader").count() >= 13
+
+
 def test_a_server_that_is_gone_is_said_to_be_and_comes_back(page: "Page") -> None:
     page.context.set_offline(True)
     banner = page.get_by_role("alert")

@@ -25,6 +25,9 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Headings of a table's columns of numbers. */
+export const labels = (table) => [...document.querySelectorAll(`${table} th.n`)].map((head) => head.textContent);
+
 /** Make `parent`'s children those of `items`, by key and in order; who stays is kept. */
 export function keyed(parent, items, keyOf, create, update) {
   const known = parent.knownByKey ?? (parent.knownByKey = new Map());

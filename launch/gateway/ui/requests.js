@@ -1,12 +1,13 @@
 // The last requests: a timeline of each, the latest first.
 
-import { $, draw, keyed, make, setText, tips } from "./dom.js";
+import { $, draw, keyed, labels, make, setText, tips } from "./dom.js";
 import { clock, duration, ms, number } from "./format.js";
 import { hasEnded, pathOf, pullOf, STAGES, stagesOf } from "./stages.js";
 
 const MOST_ROWS = 60;
 const STEPS_S = [0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60];
 const HEIGHT = 14;
+const LABELS = labels("#requests"); // of numbers: a narrow page shows them in the cells
 const body = $("#requests tbody");
 const laneHead = $("#requests th.lane");
 let mine = new Set(); // ids of this page's own
@@ -45,15 +46,15 @@ export function showRequests(requests, now) {
 }
 
 function create(request) {
-  const numbers = ["tokens", "ttft", "tpot"].map((name) => make("td", { class: `n ${name}` }));
+  const numbers = ["tokens", "ttft", "tpot"].map((name, i) => make("td", { role: "cell", class: `n ${name}`, "data-label": LABELS[i] }));
   const row = make(
     "tr",
-    { tabindex: "-1", "data-request": request.id },
-    make("th", { scope: "row", class: "mono" }, short(request.id)),
-    make("td", { class: "path" }),
+    { tabindex: "-1", role: "row", "data-request": request.id },
+    make("th", { scope: "row", role: "rowheader", class: "mono" }, short(request.id)),
+    make("td", { class: "path", role: "cell" }),
     ...numbers,
-    make("td", { class: "end" }),
-    make("td", { class: "lane" }, draw("svg", { height: HEIGHT, "aria-hidden": "true" })),
+    make("td", { class: "end", role: "cell" }),
+    make("td", { class: "lane", role: "cell" }, draw("svg", { height: HEIGHT, "aria-hidden": "true" })),
   );
   row.addEventListener("focus", () => {
     body.querySelectorAll("tr[tabindex='0']").forEach((other) => other.setAttribute("tabindex", "-1"));

@@ -1,9 +1,10 @@
 // The workers, one a row.
 
-import { $, keyed, make, setText, tips } from "./dom.js";
+import { $, keyed, labels, make, setText, tips } from "./dom.js";
 import { bytes, duration, ms, number, share } from "./format.js";
 
 const NUMBERS = ["up", "restarts", "running", "waiting", "queued", "rate", "busy", "step", "heard", "memory"];
+const LABELS = labels("#workers"); // of numbers: a narrow page shows them in the cells
 const STALE_S = 3; // without a heartbeat: they come every second, or sooner
 const body = $("#workers tbody");
 
@@ -14,17 +15,17 @@ export function showWorkers(workers) {
 }
 
 function create(worker) {
-  const cells = NUMBERS.map((name) => make("td", { class: `n ${name}` }));
+  const cells = NUMBERS.map((name, i) => make("td", { role: "cell", class: `n ${name}`, "data-label": LABELS[i] }));
   const held = make("i", { class: `held of-${worker.role}` });
   const cached = make("i", { class: `cached of-${worker.role}` });
   const bar = make("span", { class: "pagebar", "aria-hidden": "true" }, held, cached);
   return make(
     "tr",
-    { tabindex: "0" },
-    make("th", { scope: "row" }, make("i", { class: `swatch of-${worker.role}` }), worker.name),
-    make("td", {}, make("span", { class: "pill" })),
+    { tabindex: "0", role: "row" },
+    make("th", { scope: "row", role: "rowheader" }, make("i", { class: `swatch of-${worker.role}` }), worker.name),
+    make("td", { class: "state", role: "cell" }, make("span", { class: "pill" })),
     ...cells,
-    make("td", { class: "pages" }, bar, make("span", { class: "pagetext" })),
+    make("td", { class: "pages", role: "cell" }, bar, make("span", { class: "pagetext" })),
   );
 }
 
