@@ -7,13 +7,19 @@ not know what a page is.
 
 from collections.abc import Iterable
 from contextlib import suppress
+from ctypes import c_uint8
 from importlib import import_module
 from typing import Protocol, cast
+
+from numpy.ctypeslib import as_array
 
 from common.errors import InvariantBroken, SetupError
 
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: the default stream and this one do not wait for another
 _ANY_WAY = 4  # cudaMemcpyDefault: addresses say on which device they are, or that on none
+_UNTIMED = 2  # cudaEventDisableTiming
+_PINNED = 0  # cudaHostAllocDefault
+_NOT_READY = 600  # cudaErrorNotReady
 
 
 class Runtime(Protocol):
@@ -26,6 +32,8 @@ class Runtime(Protocol):
     def setDevice(self, device: int, /) -> None: ...
     def malloc(self, size: int, /) -> int: ...
     def free(self, ptr: int, /) -> None: ...
+    def hostAlloc(self, size: int, flags: int, /) -> int: ...
+    def freeHost(self, ptr: int, /) -> None: ...
     def ipcGetMemHandle(self, devPtr: int, /) -> bytes: ...
     def ipcOpenMemHandle(self, handle: bytes, /) -> int: ...
     def ipcCloseMemHandle(self, devPtr: int, /) -> None: ...
@@ -34,6 +42,10 @@ class Runtime(Protocol):
     def streamCreateWithFlags(self, flags: int, /) -> int: ...
     def streamSynchronize(self, stream: int, /) -> None: ...
     def streamDestroy(self, stream: int, /) -> None: ...
+    def eventCreateWithFlags(self, flags: int, /) -> int: ...
+    def eventRecord(self, event: int, stream: int, /) -> None: ...
+    def eventQuery(self, event: int, /) -> int: ...
+    def eventDestroy(self, event: int, /) -> None: ...
 
 
 def cupy_runtime() -> Runtime:
@@ -91,6 +103,10 @@ class CudaStream:
         for to, source, n_bytes in runs:
             runtime.memcpyAsync(to, source, n_bytes, _ANY_WAY, stream)
 
+    def place(self, mark: "CudaMark") -> None:
+        """Where the stream is now, which it passes when all that was begun is done."""
+        self._device.current().eventRecord(mark.event, self._open())
+
     def clear(self, address: int, n_bytes: int) -> None:
         """Begin to fill it with zeros."""
         self._device.current().memsetAsync(address, 0, n_bytes, self._open())
@@ -111,3 +127,40 @@ class CudaStream:
         if self._stream is None:
             raise InvariantBroken("a stream was used after it was closed")
         return self._stream
+
+
+class CudaMark:
+    """A point in a stream that can be looked at without waiting; placed as often as wanted."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self.event = device.current().eventCreateWithFlags(_UNTIMED)
+
+    @property
+    def is_passed(self) -> bool:
+        """What was begun before it is done, and seen by whoever is told so. RuntimeError: the
+        device has failed, for good."""
+        status = self._device.current().eventQuery(self.event)  # CuPy raises nothing here
+        if status not in (0, _NOT_READY):
+            raise RuntimeError(f"cudaError {status}")
+        return not status
+
+    def close(self) -> None:
+        """Once."""
+        with suppress(RuntimeError):  # the device has failed, and its events with it
+            self._device.current().eventDestroy(self.event)
+
+
+class PinnedMemory:
+    """Memory of the host that a device copies from and to while threads go on."""
+
+    def __init__(self, device: CudaDevice, n_bytes: int) -> None:
+        """Its bytes are any. Raises RuntimeError where it is not to be had."""
+        self._device = device
+        self.address = device.current().hostAlloc(n_bytes, _PINNED)
+        self.bytes = as_array((c_uint8 * n_bytes).from_address(self.address))
+
+    def close(self) -> None:
+        """Once, when neither the device nor anybody else uses it."""
+        with suppress(RuntimeError):  # the device has failed: it goes when this process does
+            self._device.current().freeHost(self.address)

@@ -27,6 +27,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def way(self) -> str:
+        """What the log calls it: the name, and what is in between."""
+        ...
+
+    @property
     def alive(self) -> bool:
         """Its threads run."""
         ...
@@ -140,7 +145,7 @@ class PageTransport:
         for backend in self._backends:
             obstacle = backend.obstacle(remote)
             if not obstacle:
-                return backend.name, "; ".join(why)
+                return backend.way, "; ".join(why)
             why.append(f"{backend.name}: {obstacle}")
         return "", "; ".join(why)
 

@@ -29,6 +29,8 @@ from transfer.cuda_device import CudaDevice
 
 _NON_BLOCKING = 1
 _ANY_WAY = 4
+_UNTIMED = 2
+_PINNED = 0
 _PIECE_BYTES = 2**16
 _LATER_S = 0.0003  # after a copy was asked for
 _RUBBISH = 0xDB
@@ -37,7 +39,7 @@ _BLOCK_BYTES = 4096
 
 INVALID_VALUE, INVALID_DEVICE, OUT_OF_MEMORY = 1, 101, 2
 INVALID_CONTEXT, PEER_ACCESS_UNSUPPORTED, INVALID_HANDLE = 201, 217, 400
-ILLEGAL_ADDRESS, NOT_SUPPORTED = 700, 801
+NOT_READY, ILLEGAL_ADDRESS, NOT_SUPPORTED = 600, 700, 801
 
 
 class CudaError(RuntimeError):
@@ -84,6 +86,8 @@ class FakeCuda:
     """Plain attributes, set by a test at any time, say what goes wrong.
 
     n_blocks       how much memory a device has, in 4096 bytes
+    no_pinned      the host has no memory for it
+    copy_s         what each copy takes at least
     refuses_ipc    no handle is opened
     opens_other    handles open memory of their length, but other memory
     has_failed     nothing is done any more, and that is all that anybody is told
@@ -92,6 +96,8 @@ class FakeCuda:
     def __init__(self, bus_ids: tuple[str, ...], peers: tuple[tuple[int, int], ...]) -> None:
         """As of `Gpu`."""
         self.n_blocks = 2**20
+        self.no_pinned = False
+        self.copy_s = 0.0
         self.refuses_ipc = False
         self.opens_other = False
         self.has_failed = False
@@ -102,6 +108,9 @@ class FakeCuda:
         self._opened: dict[int, _Memory] = {}
         self._streams: dict[int, _Stream] = {}
         self._n_streams = 0
+        self._pinned: dict[int, NDArray[np.uint8]] = {}  # by address
+        self._events: dict[int, threading.Event] = {}
+        self._n_events = 0
 
     # --- what a test sees ------------------------------------------------------------------------
 
@@ -113,6 +122,14 @@ class FakeCuda:
     @property
     def n_made(self) -> int:
         return len(self._made)
+
+    @property
+    def n_pinned(self) -> int:
+        return len(self._pinned)
+
+    @property
+    def n_events(self) -> int:
+        return len(self._events)
 
     def look(self, address: int, shape: tuple[int, int]) -> NDArray[np.uint8]:
         """What lies there, as an array."""
@@ -163,6 +180,17 @@ class FakeCuda:
         self._check(ptr in self._made, INVALID_VALUE)
         self._made.pop(ptr).close()
 
+    def hostAlloc(self, size: int, flags: int, /) -> int:
+        self._check(flags == _PINNED, INVALID_VALUE)
+        self._check(not self.no_pinned, OUT_OF_MEMORY)
+        memory = np.full(size, _RUBBISH, np.uint8)
+        self._pinned[memory.ctypes.data] = memory
+        return memory.ctypes.data
+
+    def freeHost(self, ptr: int, /) -> None:
+        self._check(ptr in self._pinned, INVALID_VALUE)
+        self._pinned.pop(ptr)[:] = _RUBBISH  # whoever still reads it shall notice
+
     def ipcGetMemHandle(self, devPtr: int, /) -> bytes:
         self._check(devPtr in self._made, INVALID_VALUE)
         memory = self._made[devPtr]
@@ -211,6 +239,26 @@ class FakeCuda:
         self._streams[stream].finish()
         self._check(not self.has_failed, ILLEGAL_ADDRESS)
 
+    def eventCreateWithFlags(self, flags: int, /) -> int:
+        self._check(flags == _UNTIMED, INVALID_VALUE)
+        self._n_events += 1
+        self._events[self._n_events] = threading.Event()
+        self._events[self._n_events].set()  # what was never recorded is complete
+        return self._n_events
+
+    def eventRecord(self, event: int, stream: int, /) -> None:
+        self._events[event] = passed = threading.Event()
+        self._streams[stream].later(passed.set)
+
+    def eventQuery(self, event: int, /) -> int:
+        if self.has_failed:
+            return ILLEGAL_ADDRESS
+        return 0 if self._events[event].is_set() else NOT_READY
+
+    def eventDestroy(self, event: int, /) -> None:
+        self._check(event in self._events, INVALID_HANDLE)
+        del self._events[event]
+
     def memcpyAsync(self, dst: int, src: int, size: int, kind: int, stream: int, /) -> None:
         self._check(kind == _ANY_WAY, INVALID_VALUE)
         self._streams[stream].later(partial(self._unless_failed, self._copy, dst, src, size))
@@ -227,6 +275,7 @@ class FakeCuda:
 
     def _copy(self, dst: int, src: int, size: int) -> None:
         """An address that is no device's is taken for one in memory."""
+        time.sleep(self.copy_s)
         target, source = self._memory(dst, size), self._memory(src, size)
         self._check(target is not None or source is not None, ILLEGAL_ADDRESS)
         for at in range(0, size, _PIECE_BYTES):

@@ -12,11 +12,11 @@ import pytest
 from common.ids import HostId, InstanceId, PageId
 from common.rundir import host_id
 from tests.conformance.fake_cuda import Gpu
-from tests.conformance.transports_reader import PAGE_BYTES, SMALL_PAGE_BYTES, Name, Reader
+from tests.conformance.transports_reader import PAGE_BYTES, SMALL_PAGE_BYTES, Reader
 from transfer.api import Copy, Status, Ticket
 from transfer.cuda_memory import DevicePages
 from transfer.memory import Fence, SharedPages
-from transfer.open import open_transport
+from transfer.open import Name, open_transport
 from transfer.tiers.host import HostPages, HostTier
 
 

@@ -27,10 +27,11 @@ from tests.conformance.transports_reader import (
 from transfer.api import Copy, Status
 from transfer.tickets import Reason
 
-NAMES: tuple[Name, ...] = ("shm", "tcp", "auto", "cuda_ipc")
+NAMES: tuple[Name, ...] = ("shm", "tcp", "auto", "cuda_ipc", "tcp+pinned")
 SOCKET_FILES = {
     "shm": ["0wner.pages"],
     "tcp": [],
+    "tcp+pinned": [],
     "auto": ["0wner.pages"],
     "cuda_ipc": ["0wner.cuda"],
 }
@@ -190,7 +191,7 @@ def test_an_owner_killed_after_connecting(name: Name, tmp_path: Path) -> None:
         copies = copies_of(owner.do("write", range(64)), range(64))
         reader.connect(owner.key)
         owner.kill()
-        if name in ("tcp", "cuda_ipc"):
+        if name in ("tcp", "tcp+pinned", "cuda_ipc"):
             assert reader.pull(owner.key, copies)[0] is Status.FAILED
         else:
             assert reader.pull(owner.key, copies) == (Status.DONE, "")

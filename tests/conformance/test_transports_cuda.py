@@ -97,6 +97,7 @@ def test_another_host_is_another_way(tmp_path: Path) -> None:
     ):
         copies = copies_of(owner.do("write", [3]), [5])
         elsewhere = msgspec.structs.replace(owner.key, host=HostId("elsewhere"))
+        assert reader.transport.way(elsewhere) == ("tcp+pinned", "cuda_ipc: another host")
         assert reader.pull(elsewhere, copies) == (Status.DONE, "")
         assert reader.holds(copies)
         assert fake_of(reader).n_opened == 0
@@ -329,5 +330,5 @@ def test_what_is_called_is_there_in_cupy() -> None:
     pytest.importorskip("cupy")
     runtime = cupy_runtime()
     calls = [name for name in vars(Runtime) if not name.startswith("_")]
-    assert len(calls) == 14
+    assert len(calls) == 20
     assert [name for name in calls if not hasattr(runtime, name)] == []

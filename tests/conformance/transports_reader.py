@@ -23,9 +23,11 @@ from transfer.api import Copy, Status, Ticket
 from transfer.cuda_device import CudaDevice
 from transfer.cuda_memory import DevicePages
 from transfer.memory import SharedPages
+from transfer.open import Name as Door
 from transfer.open import open_transport
 
-Name = Literal["auto", "shm", "tcp", "cuda_ipc"]
+Name = Literal["auto", "shm", "tcp", "tcp+pinned", "cuda_ipc"]
+ON_GPUS: tuple[Name, ...] = ("tcp+pinned", "cuda_ipc")  # there regions lie on one anyway
 
 PAGE_BYTES = 368_640  # of the default model
 SMALL_PAGE_BYTES = 8192
@@ -34,6 +36,10 @@ FINAL_S = 10.0  # more than anything here may take
 
 _ROOT = Path(__file__).parents[2]
 _SCRIPT = Path(__file__).with_name("transports_owner.py")
+
+
+def door_of(name: Name) -> Door:
+    return "tcp" if name == "tcp+pinned" else name
 
 
 class OwnerProcess:
@@ -50,11 +56,11 @@ class OwnerProcess:
         timeout_s: float = FINAL_S / 2,
         gpu: Gpu | None = None,
     ) -> None:
-        command = [sys.executable, "-P", str(_SCRIPT), "--transport", name]
+        command = [sys.executable, "-P", str(_SCRIPT), "--transport", door_of(name)]
         command += ["--run-dir", str(run_dir), "--instance", instance]
         command += ["--pages", str(pages), "--page-bytes", str(page_bytes)]
         command += ["--timeout-s", str(timeout_s)]
-        if gpu is None and name == "cuda_ipc":
+        if gpu is None and name in ON_GPUS:
             gpu = Gpu()
         if gpu is not None:
             command += ["--gpu", msgspec.json.encode(gpu).decode()]
@@ -120,11 +126,11 @@ class Reader:
         timeout_s: float = FINAL_S / 2,
         gpu: Gpu | None = None,
     ) -> None:
-        """`gpu`: where the region lies; of "cuda_ipc" it lies on one anyway."""
+        """`gpu`: where the region lies."""
         self.woken = threading.Event()
         self.cuda: FakeCuda | None = None
         device: CudaDevice | None = None
-        if gpu is not None or name == "cuda_ipc":
+        if gpu is not None or name in ON_GPUS:
             self.cuda, device = (gpu or Gpu()).open()
         self.memory: SharedPages | DevicePages
         if device is None:
@@ -132,7 +138,7 @@ class Reader:
         else:
             self.memory = DevicePages(device, pages, page_bytes)
         self.transport = open_transport(
-            name,
+            door_of(name),
             instance=InstanceId("reader"),
             host=host_id(),
             run_dir=run_dir,

@@ -62,6 +62,11 @@ class MappedBackend(Commanding, ABC):
     def map(self, fd: int, remote: RegionKey, connection: socket.socket) -> PeerMemory: ...
 
     @property
+    def way(self) -> str:
+        """See `transfer.transport.Backend`."""
+        return self.name
+
+    @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 

@@ -14,7 +14,9 @@ from common.messages import RegionKey
 from transfer.api import Region
 from transfer.backends.commands import Command, Commanding
 from transfer.backends.tcp_client import Puller
+from transfer.backends.tcp_pages import PageSink, PageSource, sink_of, source_of
 from transfer.backends.tcp_server import PageServer
+from transfer.cuda_memory import DevicePages
 from transfer.inbox import Inbox
 from transfer.tickets import Tickets
 
@@ -37,23 +39,24 @@ class TcpBackend(Commanding):
         """Listens at a free port of `listen_host`; with `curve`, to those who have that key alone.
         Raises SetupError where it cannot."""
         self._tickets = tickets
-        self._exports: dict[int, Region] = {}
+        self._sources: dict[int, PageSource] = {}
+        self._sinks: dict[Region, PageSink] = {}
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         if curve is not None:
             keep_door(self._context, curve)
-        self._closed = False
+        self._is_staged = False
         self._bell = Inbox[None]()
         self._inbox = Inbox[Command]()
         try:
-            server = PageServer(self._context, listen_host, instance, self._exports, tickets, curve)
+            server = PageServer(self._context, listen_host, instance, self._sources, tickets, curve)
         except BaseException:
             self._bell.close()
             self._inbox.close()
             self._context.term()
             raise
         self._door = server.address
-        puller = Puller(self._context, self._inbox, tickets, progress_timeout_s, curve)
+        puller = Puller(self._context, self._inbox, self._sinks, tickets, progress_timeout_s, curve)
         self._threads = (
             threading.Thread(
                 target=server.run, args=(self._bell,), name="pages-tcp-server", daemon=True
@@ -67,8 +70,17 @@ class TcpBackend(Commanding):
     def alive(self) -> bool:
         return all(thread.is_alive() for thread in self._threads)
 
+    @property
+    def way(self) -> str:
+        """See `transfer.transport.Backend`."""
+        return f"{self.name}+pinned" if self._is_staged else self.name
+
     def export(self, number: int, region: Region) -> str | None:
-        self._exports[number] = region
+        """Pages on a device come and go through pinned memory. Raises SetupError where there is
+        none."""
+        self._is_staged |= isinstance(region, DevicePages)
+        self._sinks[region] = sink_of(region)
+        self._sources[number] = source_of(region)
         return self._door
 
     def obstacle(self, remote: RegionKey) -> str:
@@ -79,4 +91,8 @@ class TcpBackend(Commanding):
         self._inbox.ask_to_end()
         for thread in self._threads:
             thread.join()
-        self._context.term()
+        self._context.term()  # after which ZeroMQ reads no slot
+        while self._sinks:
+            self._sinks.popitem()[1].close()
+        while self._sources:
+            self._sources.popitem()[1].close()

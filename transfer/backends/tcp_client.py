@@ -1,11 +1,13 @@
 """The reader's half of TCP: a thread that asks owners for pages and writes them into local memory.
 
-Only this thread writes, and only pages whose checksum is right and whose pull is not final; so a
-ticket that it fails is final at once. Must not have more in flight than the window.
+Only this thread writes, or has a device write, and only pages whose checksum is right and whose
+pull is not final. A ticket that it fails is final at once: what the device was asked for it waits
+for. Must not have more in flight than the window.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import zmq
 
@@ -13,9 +15,12 @@ from common.curve import CurveKey
 from common.errors import PeerError
 from common.ids import InstanceId
 from common.messages import RegionKey
+from transfer.api import Region
 from transfer.backends.commands import Command, Connect, Forget, Nudge
 from transfer.backends.tcp_link import Link
+from transfer.backends.tcp_pages import PageSink
 from transfer.inbox import Inbox
+from transfer.pinned import LOOK_S
 from transfer.tickets import Pull, Reason, Tickets
 
 _LinkKey = tuple[InstanceId, str, int]  # owner, door, page_bytes
@@ -28,11 +33,14 @@ class Puller:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         inbox: Inbox[Command],
+        sinks: Mapping[Region, PageSink],
         tickets: Tickets,
         progress_timeout_s: float,
         curve: CurveKey | None,
     ) -> None:
+        """`sinks`: of all regions that are pulled into."""
         self._context = context
+        self._sinks = sinks
         self._curve = curve
         self._inbox = inbox
         self._tickets = tickets
@@ -62,6 +70,9 @@ class Puller:
 
     def _wait(self) -> bool:
         """Whether pulls were in flight, so that it was not for long."""
+        if any(link.is_writing for link in self._links.values()):
+            time.sleep(LOOK_S)
+            return True
         poller = zmq.Poller()
         poller.register(self._inbox.fileno(), zmq.POLLIN)
         for link in self._links.values():
@@ -90,7 +101,7 @@ class Puller:
         link = self._links.get(key)
         if link is None:
             try:
-                link = Link(self._context, remote, self._tickets, self._curve)
+                link = Link(self._context, remote, self._sinks, self._tickets, self._curve)
             except PeerError as error:
                 failed(str(error))
                 return None
@@ -117,6 +128,8 @@ class Puller:
     def _end(self) -> None:
         left = [command for command in self._inbox.close() if isinstance(command, Pull)]
         for key, link in list(self._links.items()):
+            with suppress(RuntimeError):  # the device has failed, and writes nothing more
+                link.finish()
             link.fail_all(Reason.CLOSED, "")
             self._close_link(key)
         for pull in (*self._unclaimed, *left):

@@ -6,17 +6,16 @@ Nothing of the old link can arrive on the new one. Must be used by one thread.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 import zmq
 
 from common.curve import CurveKey
 from common.errors import PeerError
 from common.messages import PageRef, RegionKey
-from transfer.api import Copy
+from transfer.api import Copy, Region
 from transfer.backends.tcp_messages import (
     MAX_HEADER_BYTES,
     PAGE_PROTOCOL,
@@ -31,6 +30,7 @@ from transfer.backends.tcp_messages import (
     page_socket,
     reply_decoder,
 )
+from transfer.backends.tcp_pages import PageSink, Writing
 from transfer.plan import windows
 from transfer.tickets import Pull, Reason, Tickets
 
@@ -48,6 +48,7 @@ class _Job:
     windows: tuple[tuple[Copy, ...], ...]
     n_asked: int = 0
     n_here: int = 0
+    n_written: int = 0  # of those
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,15 @@ class _Asked:
     window: tuple[Copy, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Arriving:
+    """A window that is here, and on its way into local memory."""
+
+    job: _Job
+    n_pages: int
+    writing: Writing
+
+
 class Link:
     """Its `socket` is replaced when it is opened anew: look it up for each wait."""
 
@@ -64,18 +74,21 @@ class Link:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         remote: RegionKey,
+        sinks: Mapping[Region, PageSink],
         tickets: Tickets,
         curve: CurveKey | None,
     ) -> None:
-        """Raises PeerError: the door is no address."""
+        """`sinks`: of regions that are pulled into. Raises PeerError: the door is no address."""
         self._context = context
         self._curve = curve
         self._remote = remote
         self._door = remote.doors["tcp"]
+        self._sinks = sinks
         self._tickets = tickets
         self._jobs: dict[_Job, None] = {}  # not final
         self._to_ask: deque[_Job] = deque()  # one window each in turn
         self._asked: deque[_Asked] = deque()  # of final pulls too: their replies still come
+        self._arriving: deque[_Arriving] = deque()
         self._n_requests = 0
         self._progress_s = 0.0
         self._opened_s = 0.0
@@ -87,6 +100,11 @@ class Link:
     def busy(self) -> bool:
         """There are pulls that are not final."""
         return bool(self._jobs)
+
+    @property
+    def is_writing(self) -> bool:
+        """A device still is."""
+        return bool(self._arriving)
 
     def add(self, pull: Pull, now: float) -> None:
         if not self._jobs:
@@ -147,7 +165,10 @@ class Link:
     # --- receiving -----------------------------------------------------------------------------
 
     def receive(self, now: float) -> None:
+        self._take_note()
         for _ in range(_RECEIVE_BATCH):
+            if not self._has_room():
+                return
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -162,6 +183,10 @@ class Link:
             else:
                 self._reopen(now)
             return
+
+    def _has_room(self) -> bool:
+        """For the answer to what was asked first."""
+        return not self._asked or self._sinks[self._asked[0].job.pull.local].has_room
 
     def _take(self, frames: list[zmq.Frame]) -> bool:
         """False: this is not the answer to what was asked first."""
@@ -194,19 +219,37 @@ class Link:
             for copy, there, page in zip(window, reply.pages, pages, strict=True)
         )
 
-    def _put(self, asked: _Asked, pages: Iterable[zmq.Frame]) -> None:
-        job = asked.job
+    def _put(self, asked: _Asked, frames: list[zmq.Frame]) -> None:
+        job, window = asked.job, asked.window
         if job not in self._jobs:
             self._tickets.count(late_replies=1)
             return
-        into = job.pull.local.pages
-        for copy, page in zip(asked.window, pages, strict=True):
-            into[copy.local] = np.frombuffer(page.buffer, np.uint8)
-        self._tickets.count(pulled_bytes=len(asked.window) * self._remote.page_bytes)
         job.n_here += 1
-        if job.n_here == len(job.windows):
+        writing = self._sinks[job.pull.local].write([copy.local for copy in window], frames)
+        self._arriving.append(_Arriving(job, len(window), writing))
+        self._take_note()
+
+    def _take_note(self) -> None:
+        """Of what is written by now; what came first is written first."""
+        while self._arriving and self._arriving[0].writing.is_done:
+            self._written(self._arriving.popleft())
+
+    def _written(self, arrived: _Arriving) -> None:
+        arrived.writing.close()
+        self._tickets.count(pulled_bytes=arrived.n_pages * self._remote.page_bytes)
+        job = arrived.job
+        job.n_written += 1
+        if job.n_written == len(job.windows):
             del self._jobs[job]
             self._tickets.done(job.pull)
+
+    def finish(self) -> None:
+        """Returns when nothing is on its way into local memory. RuntimeError: the device that it
+        goes to has failed."""
+        arriving, self._arriving = self._arriving, deque[_Arriving]()
+        for arrived in arriving:
+            arrived.writing.finish()
+            self._written(arrived)
 
     # --- ending and beginning again ------------------------------------------------------------
 
@@ -228,7 +271,10 @@ class Link:
         self._broken = True
 
     def _fail(self, job: _Job, reason: Reason, detail: str) -> None:
-        """Final: nothing is written for a job that is not in `_jobs`."""
+        """Final, one way or the other: nothing is written for a job that is not in `_jobs`."""
+        self.finish()
+        if job not in self._jobs:
+            return  # that was the last of it
         del self._jobs[job]
         if job in self._to_ask:
             self._to_ask.remove(job)

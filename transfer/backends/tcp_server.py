@@ -1,9 +1,13 @@
-"""The owner's half of TCP: a thread that answers requests for pages, one at a time.
+"""The owner's half of TCP: a thread that answers requests for pages, in the order of their coming.
 
 It sends only bytes whose generation was checked after they were copied out of the pool. Frames
-that it cannot use are counted and dropped. Must not queue anything: what waits, waits in ZeroMQ's
-bounded queues.
+that it cannot use are counted and dropped. Must not queue anything but what a device copies for it:
+what waits, waits in ZeroMQ's bounded queues.
 """
+
+import time
+from collections import deque
+from dataclasses import dataclass
 
 import msgspec
 import zmq
@@ -29,12 +33,24 @@ from transfer.backends.tcp_messages import (
     page_socket,
     wanted_decoder,
 )
+from transfer.backends.tcp_pages import PageSource, Reading
 from transfer.inbox import Inbox
 from transfer.memory import Fence
+from transfer.pinned import LOOK_S
 from transfer.tickets import Tickets
 
 _BATCH = 64  # requests served between two looks at the bell
 _WILDCARDS = ("", "*", "0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a request comes to: pages that are being read, or a refusal."""
+
+    reader: bytes
+    wanted: PagesWanted
+    reading: Reading | None
+    refusal: PagesRefused | None = None
 
 
 class PageServer:
@@ -45,18 +61,19 @@ class PageServer:
         context: "zmq.Context[zmq.Socket[bytes]]",
         listen_host: str,
         instance: InstanceId,
-        exports: dict[int, Region],
+        sources: dict[int, PageSource],
         tickets: Tickets,
         curve: CurveKey | None,
     ) -> None:
-        """Binds. Raises SetupError."""
+        """Binds. `sources` by region. Raises SetupError."""
         if listen_host in _WILDCARDS:
             raise SetupError(
                 f"pages cannot be offered at {listen_host!r}: peers are told this address, so "
                 "name the one that they reach this machine by"
             )
         self._instance = instance
-        self._exports = exports
+        self._sources = sources
+        self._answers: deque[_Answer] = deque()
         self._tickets = tickets
         self._fence = Fence()
         self._router = page_socket(context, zmq.ROUTER, MAX_HEADER_BYTES)
@@ -78,7 +95,11 @@ class PageServer:
         poller.register(bell.fileno(), zmq.POLLIN)
         try:
             while not bell.closing:
-                poller.poll()
+                if self._answers:
+                    time.sleep(LOOK_S)
+                    self._send_what_is_read()
+                else:
+                    poller.poll()
                 for _ in range(_BATCH):
                     if not self._serve_one():
                         break
@@ -87,16 +108,26 @@ class PageServer:
             bell.close()
 
     def _serve_one(self) -> bool:
-        """False: nobody asks."""
+        """False: nobody asks, or there is no room for an answer; then some are under way."""
+        if not all(source.has_room for source in tuple(self._sources.values())):
+            return False
         try:
             frames = self._router.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return False
         wanted = self._decode(frames)
         if wanted is not None:
-            reply, pages = self._answer(wanted)
-            self._send(frames[0], reply, pages)
+            self._answers.append(self._answer(frames[0], wanted))
+            self._send_what_is_read()
         return True
+
+    def _send_what_is_read(self) -> None:
+        while self._answers and _is_ready(self._answers[0]):
+            answer = self._answers.popleft()
+            if answer.reading is not None:
+                self._send(answer.reader, *self._read(answer.wanted, answer.reading))
+            elif answer.refusal is not None:
+                self._send(answer.reader, answer.refusal, [])
 
     def _decode(self, frames: list[bytes]) -> PagesWanted | None:
         try:
@@ -107,12 +138,12 @@ class PageServer:
         self._tickets.count(bad_frames=1)
         return None
 
-    def _answer(self, wanted: PagesWanted) -> tuple[Reply, list[zmq.Frame]]:
-        region = self._exports.get(wanted.region)
-        reason, detail = self._fault(wanted, region)
-        if reason is not None or region is None:
-            return _refused(wanted, reason or Refusal.REGION, detail), []
-        return self._read(wanted, region)
+    def _answer(self, reader: bytes, wanted: PagesWanted) -> _Answer:
+        source = self._sources.get(wanted.region)
+        reason, detail = self._fault(wanted, None if source is None else source.region)
+        if reason is not None or source is None:
+            return _Answer(reader, wanted, None, _refused(wanted, reason or Refusal.REGION, detail))
+        return _Answer(reader, wanted, source.read([ref.page for ref in wanted.pages]))
 
     def _fault(self, wanted: PagesWanted, region: Region | None) -> tuple[Refusal | None, str]:
         if wanted.protocol != PAGE_PROTOCOL:
@@ -120,7 +151,7 @@ class PageServer:
         if wanted.owner != self._instance:
             return Refusal.OWNER, f"this is {self._instance}"
         if region is None:
-            return Refusal.REGION, f"there are {len(self._exports)} regions"
+            return Refusal.REGION, f"there are {len(self._sources)} regions"
         n_pages, page_bytes = region.pages.shape
         n = len(wanted.pages)
         if n > MAX_REQUEST_PAGES or (n > 1 and n * page_bytes > REQUEST_BYTES):
@@ -130,14 +161,15 @@ class PageServer:
                 return Refusal.PAGE, f"page {ref.page} of {n_pages}"
         return None, ""
 
-    def _read(self, wanted: PagesWanted, region: Region) -> tuple[Reply, list[zmq.Frame]]:
-        # The copy goes straight into ZeroMQ's message, and is the only one on this side.
-        frames = [zmq.Frame(region.pages[ref.page], copy=True) for ref in wanted.pages]
-        self._fence()  # acquire: the bytes were read before the generations are
-        stale = _first_stale(region, wanted.pages)
+    def _read(self, wanted: PagesWanted, reading: Reading) -> tuple[Reply, list[zmq.Frame]]:
+        """Its bytes were read."""
+        self._fence()  # acquire: and before the generations are
+        stale = _first_stale(self._sources[wanted.region].region, wanted.pages)
         if stale is not None:
+            reading.drop()
             self._tickets.count(stale_served=1)
             return _refused(wanted, Refusal.STALE, f"page {stale} was reused"), []
+        frames = reading.frames()
         sums = tuple(
             PageSum(ref.page, ref.generation, checksum(frame.buffer))
             for ref, frame in zip(wanted.pages, frames, strict=True)
@@ -156,6 +188,10 @@ class PageServer:
             self._tickets.count(unsent_replies=1)
         else:
             self._tickets.count(served_bytes=sum(len(page) for page in pages))
+
+
+def _is_ready(answer: _Answer) -> bool:
+    return answer.reading is None or answer.reading.is_done
 
 
 def _first_stale(region: Region, pages: tuple[PageRef, ...]) -> int | None:

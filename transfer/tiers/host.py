@@ -84,7 +84,7 @@ class LocalBackend:
     `stream`: what copies, where one of them lies on a device; None: this process's CPUs.
     """
 
-    name = "local"
+    name = way = "local"
 
     def __init__(
         self, instance: InstanceId, tickets: Tickets, stream: CudaStream | None = None
