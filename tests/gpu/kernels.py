@@ -1,6 +1,7 @@
 """How fast kernels are, beside the rates at which the device copies and multiplies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -19,12 +20,20 @@ from common.kernels.triton.launch import Launch
 from common.kernels.triton.pages import launch as page_copy
 from common.kernels.triton.sampling_rows import SamplingRows
 from common.params import SamplingParams
-from tests.gpu.run import Row
+from tests.gpu.rows import Row, each, emit, say
 
 DTYPE = torch.bfloat16
 GPU = torch.device("cuda")
 COPIED_BYTES = 2 << 30
 PRODUCT_SIZE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """The device's own rates, of just now; a millisecond."""
+
+    bytes: float  # read and written
+    operations: float
 
 
 def median_ms(run: Callable[[], object]) -> float:
@@ -45,54 +54,64 @@ def product_ms() -> float:
     return median_ms(lambda: factor @ factor)
 
 
-def rows() -> list[Row]:
-    (shape,) = shapes_named(["Llama-3-8B"])
+def floors() -> Floors:
+    """Says them, too."""
     copy, product = copy_ms(), product_ms()
-    bandwidth, arithmetic = 2 * COPIED_BYTES / copy, 2 * PRODUCT_SIZE**3 / product  # a ms
-    return [
-        Row(name=f"copy, {bandwidth / 1e9:.2f} TB/s", ms=copy, floor_ms=copy),
-        Row(name=f"product, {arithmetic / 1e9:.0f} TFLOP/s", ms=product, floor_ms=product),
-        decode_attention(shape, 64, 8192, bandwidth),
-        prefill_attention(shape, 16_384, arithmetic),
-        scattered_pages(256, 2 << 20, bandwidth),
-        *(
-            draws(shape.n_vocab, n_rows, name, params, bandwidth)
-            for n_rows in (1, 64)
-            for name, params in RULES.items()
-        ),
-    ]
+    torch.cuda.empty_cache()
+    rates = Floors(2 * COPIED_BYTES / copy, 2 * PRODUCT_SIZE**3 / product)
+    of_bytes, of_products = rates.bytes / 1e9, rates.operations / 1e9
+    say(f"floors: copies {of_bytes:.2f} TB/s, products {of_products:.0f} TFLOP/s")
+    return rates
 
 
-def decode_attention(shape: Shape, n_sequences: int, n_keys: int, bandwidth: float) -> Row:
+def measure(_found: Mapping[str, float]) -> bool:
+    (shape,) = shapes_named(["Llama-3-8B"])
+    rates = floors()
+    emit(Row(name="floor: copy", measured=rates.bytes / 1e9, unit="TB/s"))
+    emit(Row(name="floor: product", measured=rates.operations / 1e9, unit="TFLOP/s"))
+    return each(
+        [
+            lambda: emit(decode_attention(shape, 64, 8192, rates)),
+            lambda: emit(prefill_attention(shape, 16_384, rates)),
+            lambda: emit(scattered_pages(256, 2 << 20, rates)),
+            *(partial(_others, shape, n_rows, rates) for n_rows in (1, 64)),
+            *(
+                partial(_drawn, shape.n_vocab, n_rows, name, params, rates)
+                for n_rows in (1, 64)
+                for name, params in RULES.items()
+            ),
+        ]
+    )
+
+
+def decode_attention(shape: Shape, n_sequences: int, n_keys: int, rates: Floors) -> Row:
     layer, rows_of, q_TND = work(shape, n_sequences, 1, n_keys, GPU)
     out_TND, tile = torch.empty_like(q_TND), decode_tile(DTYPE, chip_of(GPU), shape.head_dim)
     launches = decode.launches(q_TND, layer, rows_of(1), tile, out_TND)
     kv_elements = 2 * n_sequences * n_keys * shape.n_kv_heads * shape.head_dim
     n_bytes = DTYPE.itemsize * kv_elements + q_TND.nbytes + out_TND.nbytes
-    return Row(
-        name=f"decode attention, {n_sequences} at {n_keys}",
-        ms=median_ms(partial(run_all, launches)),
-        floor_ms=n_bytes / bandwidth,
-        bar=0.85,
+    merging = median_ms(launches[1].run)
+    emit(Row(name="of it, the merge", measured=merging))
+    return Row.of(
+        "decode attention", median_ms(partial(run_all, launches)), floor=n_bytes / rates.bytes
     )
 
 
-def prefill_attention(shape: Shape, n_tokens: int, arithmetic: float) -> Row:
+def prefill_attention(shape: Shape, n_tokens: int, rates: Floors) -> Row:
     layer, rows_of, q_TND = work(shape, 1, n_tokens, n_tokens, GPU)
     tile = prefill_tile(DTYPE, chip_of(GPU), shape.head_dim)
     n_rep = shape.n_heads // shape.n_kv_heads
     on_device = rows_of(tile_rows(tile, n_rep) // n_rep)
     launch = prefill.launch(q_TND, layer, on_device, tile, torch.empty_like(q_TND))
     n_pairs = n_tokens * (n_tokens + 1) // 2
-    return Row(
-        name=f"prefill attention, {n_tokens} causal",
-        ms=median_ms(launch.run),
-        floor_ms=4 * shape.n_heads * shape.head_dim * n_pairs / arithmetic,
-        bar=0.5,
+    return Row.of(
+        "prefill attention",
+        median_ms(launch.run),
+        floor=4 * shape.n_heads * shape.head_dim * n_pairs / rates.operations,
     )
 
 
-def scattered_pages(n_pages: int, page_bytes: int, bandwidth: float) -> Row:
+def scattered_pages(n_pages: int, page_bytes: int, rates: Floors) -> Row:
     pool = torch.empty(2 * n_pages * page_bytes, dtype=torch.uint8, device=GPU)
     together = torch.empty(n_pages * page_bytes, dtype=torch.uint8, device=GPU)
     scattered = torch.randperm(2 * n_pages, device=GPU)[:n_pages]
@@ -101,9 +120,31 @@ def scattered_pages(n_pages: int, page_bytes: int, bandwidth: float) -> Row:
     launch = page_copy(pool, together, runs_R3, page_bytes)
     return Row(
         name=f"page copy, {n_pages} scattered of {page_bytes >> 20} MiB",
-        ms=median_ms(launch.run),
-        floor_ms=2 * together.nbytes / bandwidth,
+        measured=median_ms(launch.run),
+        floor=2 * together.nbytes / rates.bytes,
     )
+
+
+def _others(shape: Shape, n_rows: int, rates: Floors) -> None:
+    """The kernels between products, as a layer of a step launches them."""
+    from common.kernels.triton import activation, norms
+
+    hidden = torch.randn(n_rows, shape.hidden, dtype=DTYPE, device=GPU)
+    weight = torch.ones(shape.hidden, dtype=DTYPE, device=GPU)
+    gate_up = torch.randn(n_rows, 2 * shape.intermediate, dtype=DTYPE, device=GPU)
+    launches = {
+        "add, rms norm": (
+            norms.launch(hidden, hidden.clone(), weight, 1e-5, torch.empty_like(hidden)),
+            4 * hidden.nbytes,
+        ),
+        "silu mul": (
+            activation.launch(gate_up, gate_up.new_empty((n_rows, shape.intermediate))),
+            gate_up.nbytes * 3 // 2,
+        ),
+    }
+    for name, (launch, n_bytes) in launches.items():
+        floor = n_bytes / rates.bytes
+        emit(Row(name=f"{name}, {n_rows} rows", measured=median_ms(launch.run), floor=floor))
 
 
 RULES = {
@@ -114,17 +155,19 @@ RULES = {
 }
 
 
-def draws(n_vocab: int, n_rows: int, name: str, params: SamplingParams, bandwidth: float) -> Row:
+def _drawn(n_vocab: int, n_rows: int, name: str, params: SamplingParams, rates: Floors) -> None:
     logits_RV: Tensor = torch.randn(n_rows, n_vocab, device=GPU) * 3
     one = Draw(
         transfer=TransferId("t"), attempt=0, sample=0, index=0, row=0, params=params, prompt=(),
         outputs=(),
     )  # fmt: skip
     rows = SamplingRows.of([one] * n_rows, {}, n_vocab, GPU)
-    return Row(
-        name=f"draw, {name}, {n_rows} of {n_vocab}",
-        ms=median_ms(lambda: sampling.sample(logits_RV, rows)),
-        floor_ms=logits_RV.nbytes / bandwidth,
+    emit(
+        Row(
+            name=f"draw, {name}, {n_rows} of {n_vocab}",
+            measured=median_ms(lambda: sampling.sample(logits_RV, rows)),
+            floor=logits_RV.nbytes / rates.bytes,
+        )
     )
 
 

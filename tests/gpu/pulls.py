@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ import numpy as np
 from common.ids import InstanceId, PageId
 from common.messages import RegionKey
 from common.rundir import host_id
-from tests.gpu.run import Row, say
+from tests.gpu.rows import Row, emit, say
 from transfer.api import Copy, Status
 from transfer.cuda_device import CudaDevice, CudaStream, cupy_runtime
 from transfer.cuda_memory import DevicePages
@@ -58,19 +59,19 @@ def own(run_dir: Path) -> None:
     transport.close()
 
 
-def rows() -> list[Row]:
+def measure(_found: Mapping[str, float]) -> bool:
     with tempfile.TemporaryDirectory() as run_dir:
         command = [sys.executable, "-m", "tests.gpu.pulls", run_dir]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
             assert owner.stdin is not None
             assert owner.stdout is not None
             remote = msgspec.convert(json.loads(owner.stdout.readline()), RegionKey)
-            row = measured(Path(run_dir), remote)
+            pull(Path(run_dir), remote)
             owner.stdin.close()
-    return [row]
+    return True
 
 
-def measured(run_dir: Path, remote: RegionKey) -> Row:
+def pull(run_dir: Path, remote: RegionKey) -> None:
     woken, rng = threading.Event(), random.Random(0)
     memory, transport = open_here(run_dir, "reader", woken)
     local = transport.register(memory)
@@ -91,14 +92,30 @@ def measured(run_dir: Path, remote: RegionKey) -> Row:
         for copy in rng.sample(copies, CHECKED):
             assert (memory.pages[copy.local] == content(copy.remote)).all()
         floors_s.append(plain_copy_s(memory, stream))
+    scattered_s = [scattered_copies_s(memory, stream, rng) for _ in range(N_TIMES)]
     stream.close()
     transport.close()
-    return Row(
-        name=f"pull by CUDA IPC, {N_PULLED} scattered of {PAGE_BYTES >> 20} MiB",
-        ms=statistics.median(pulls_s) * 1e3,
-        floor_ms=statistics.median(floors_s) * 1e3,
-        bar=0.8,
+    floor = statistics.median(floors_s) * 1e3
+    emit(Row.of("pull", statistics.median(pulls_s) * 1e3, floor=floor))
+    emit(Row(name="the slowest of those pulls", measured=max(pulls_s) * 1e3, floor=floor))
+    emit(
+        Row(
+            name="the same bytes in this process, a copy a page",
+            measured=statistics.median(scattered_s) * 1e3,
+            floor=floor,
+        )
     )
+
+
+def scattered_copies_s(memory: DevicePages, stream: CudaStream, rng: random.Random) -> float:
+    """What a pull by one copy a page could take at best: without peers, tickets and threads."""
+    order = rng.sample(range(N_PAGES), 2 * N_PULLED)
+    addresses = [memory.pages.address + page * PAGE_BYTES for page in order]
+    to, source = addresses[:N_PULLED], addresses[N_PULLED:]
+    began_s = time.perf_counter()
+    stream.copy([(a, b, PAGE_BYTES) for a, b in zip(to, source, strict=True)])
+    stream.finish()
+    return time.perf_counter() - began_s
 
 
 def plain_copy_s(memory: DevicePages, stream: CudaStream) -> float:

@@ -1,10 +1,12 @@
 """How fast whole passes are: decode steps by graphs, and a long prompt, beside what their bytes and
-operations take at the device's own rates."""
+operations take at the device's own rates; and where their time goes."""
 
 import random
+import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,7 +18,8 @@ from common.engine.plan import Draw, PassPlan, Piece, pack
 from common.engine.runner import Runner
 from common.engine.stream import Stream, open_stream
 from common.ids import PageId, TransferId
-from common.kernels.matrix import Matrix
+from common.kernels import ops
+from common.kernels.matrix import Matrix, plain
 from common.kv.cache import TORCH_DTYPES, KVCache
 from common.kv.layout import KVSpec, pages_for
 from common.model.device_weights import device_weights
@@ -26,7 +29,7 @@ from common.model.rope import cos_sin_table
 from common.model.spec import Family, ModelSpec, NoScaling
 from common.params import SamplingParams
 from decode.graphs import GraphRunner
-from tests.gpu.run import Row
+from tests.gpu.rows import WANTED, Row, each, emit, say
 
 LLAMA_3_8B = ModelSpec(
     family=Family.LLAMA,
@@ -52,6 +55,8 @@ LLAMA_3_8B = ModelSpec(
 PAGE_TOKENS = 16
 GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
 N_STEPS = 60
+PROMPT_TOKENS = 8192
+MORE_CONTEXT = 2560  # beside the bar's: between both a worker's steps lie
 
 
 class Bench:
@@ -87,6 +92,21 @@ class Bench:
         )
         self.read_bytes = n_bytes - dtype.itemsize * spec.vocab_size * spec.hidden_size
         """Of weights, by a step: all but the table, of which a few rows are."""
+
+    def step_bytes(self, n_sequences: int, n_context: int) -> int:
+        """Of weights and KV."""
+        return self.read_bytes + self.kv_bytes(n_sequences, n_context)
+
+    def kv_bytes(self, n_sequences: int, n_context: int) -> int:
+        return n_sequences * n_context * self.kv.token_bytes
+
+    def operations(self, n_tokens: int) -> tuple[int, int]:
+        """Of a prompt: in products, and in attention."""
+        spec = self.spec
+        inner, kv_inner = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
+        per_layer = spec.hidden_size * (2 * inner + 2 * kv_inner + 3 * spec.intermediate_size)
+        n_pairs = n_tokens * (n_tokens + 1) // 2
+        return spec.n_layers * 2 * per_layer * n_tokens, spec.n_layers * 4 * inner * n_pairs
 
     def some_pages(self, n_sequences: int, n_tokens: int) -> list[list[PageId]]:
         order = random.Random(0).sample(range(self.n_pages), self.n_pages)
@@ -137,87 +157,190 @@ def _draw(row: int, index: int) -> Draw:
     )
 
 
-def loop_s(begin: Callable[[PassPlan], Waiting], plans: Sequence[PassPlan], n_warm: int) -> float:
-    """Seconds a step, each begun while the one before is computed, as a worker does it."""
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Milliseconds of one step, in the median."""
+
+    step: float
+    asked: float  # of this thread, until the device has been asked for all of it
+    cpu: float  # this thread's own
+
+
+def loop(begin: Callable[[PassPlan], Waiting], plans: Sequence[PassPlan], n_warm: int) -> Loop:
+    """Each begun while the one before is computed, as a worker does it."""
     waiting: Waiting | None = None
-    began = 0.0
-    for n, plan in enumerate(plans):
-        if n == n_warm:
-            began = time.perf_counter()
+    ended: list[float] = []
+    asked: list[float] = []
+    cpu: list[float] = []
+    for plan in plans:
+        began, began_cpu = time.perf_counter(), time.thread_time()
         begun = begin(plan)
+        asked.append(time.perf_counter() - began)
+        cpu.append(time.thread_time() - began_cpu)
         if waiting is not None:
             waiting()
+            ended.append(time.perf_counter())
         waiting = begun
     assert waiting is not None
     waiting()
-    return (time.perf_counter() - began) / (len(plans) - n_warm)
+    ended.append(time.perf_counter())
+    step = (ended[-1] - ended[n_warm]) / (len(ended) - 1 - n_warm)
+    return Loop(step * 1e3, statistics.median(asked) * 1e3, statistics.median(cpu) * 1e3)
 
 
-def replay_s(bench: Bench, plan: PassPlan, n_times: int) -> float:
-    """Seconds that the device takes for the step, which is computed again and again."""
+def replay_ms(bench: Bench, plan: PassPlan, n_times: int) -> float:
+    """Milliseconds that the device takes for the step, which is computed again and again."""
     bench.graphs.begin(plan)()
     began = time.perf_counter()
+    replays(bench, plan, n_times)
+    return (time.perf_counter() - began) * 1e3 / n_times
+
+
+def replays(bench: Bench, plan: PassPlan, n_times: int) -> None:
     with bench.stream.work():
         for _ in range(n_times):
             bench.graphs.replay(plan.n_rows)
     bench.stream.mark().synchronize()
-    return (time.perf_counter() - began) / n_times
 
 
-def step_rows(
-    bench: Bench,
-    n_sequences: int,
-    n_context: int,
-    at_most: float,
-    bytes_ms: float,
-    n_steps: int = N_STEPS,
-) -> list[Row]:
-    """`at_most`: how many times its floor a step may take. `bytes_ms`: read in a millisecond."""
+def step(bench: Bench, n_sequences: int, n_context: int, bytes_ms: float, n_steps: int) -> None:
+    """`bytes_ms`: read in a millisecond."""
     plans = bench.steps(n_sequences, n_context, n_steps)
-    step_ms = loop_s(bench.graphs.begin, plans, n_steps // 6) * 1e3
-    device_ms = replay_s(bench, bench.steps(n_sequences, n_context, 1)[0], n_steps) * 1e3
-    n_bytes = bench.read_bytes + n_sequences * n_context * bench.kv.token_bytes
-    name = f"decode step, {n_sequences} at {n_context}"
-    return [
-        Row(name=name, ms=step_ms, floor_ms=n_bytes / bytes_ms, bar=1 / at_most),
-        Row(
-            name=f"the device's part of it, {n_sequences} at {n_context}",
-            ms=step_ms,
-            floor_ms=device_ms,
-            bar=0.97 if n_sequences > 1 else None,
-        ),
-    ]
+    took = loop(bench.graphs.begin, plans, n_steps // 6)
+    device_ms = replay_ms(bench, bench.steps(n_sequences, n_context, 1)[0], n_steps)
+    floor = bench.step_bytes(n_sequences, n_context) / bytes_ms
+    of = f"{n_sequences} at {n_context}"
+    key = f"step {n_sequences}"
+    name = f"decode step, {of}"
+    emit(Row(name=name, measured=took.step, floor=floor, key=key if key in WANTED else None))
+    emit(Row(name=f"the device's own time of a step, {of}", measured=device_ms, floor=floor))
+    if n_sequences > 1:
+        emit(Row.of("busy", took.step, floor=device_ms))
+    emit(Row(name=f"asking for a step, {of}", measured=took.asked))
+    emit(Row(name=f"CPU time of asking for a step, {of}", measured=took.cpu))
 
 
-def prompt_row(bench: Bench, n_tokens: int, operations_ms: float) -> Row:
-    plan, spec = bench.prompt(n_tokens), bench.spec
+def device_time(bench: Bench, n_sequences: int, n_context: int, bytes_ms: float) -> None:
+    device_ms = replay_ms(bench, bench.steps(n_sequences, n_context, 1)[0], N_STEPS)
+    floor = bench.step_bytes(n_sequences, n_context) / bytes_ms
+    name = f"the device's own time of a step, {n_sequences} at {n_context}"
+    emit(Row(name=name, measured=device_ms, floor=floor))
+
+
+def prompt(bench: Bench, n_tokens: int, operations_ms: float) -> None:
+    plan = bench.prompt(n_tokens)
     seconds: list[float] = []
+    asked_s = 0.0
     for _ in range(4):
         began = time.perf_counter()
-        bench.graphs.begin(plan)()
+        with bench.stream.work():
+            bench.runner.hidden(plan)
+        asked_s = time.perf_counter() - began
+        bench.stream.mark().synchronize()
         seconds.append(time.perf_counter() - began)
-    inner = spec.n_heads * spec.head_dim
-    kv_inner = spec.n_kv_heads * spec.head_dim
-    per_layer = spec.hidden_size * (2 * inner + 2 * kv_inner + 3 * spec.intermediate_size)
-    n_pairs = n_tokens * (n_tokens + 1) // 2
-    operations = spec.n_layers * (2 * per_layer * n_tokens + 4 * inner * n_pairs)
-    return Row(
-        name=f"prompt, one pass of {n_tokens}",
-        ms=min(seconds[1:]) * 1e3,
-        floor_ms=operations / operations_ms,
-        bar=0.65,
+    floor = sum(bench.operations(n_tokens)) / operations_ms
+    emit(Row.of("prompt", statistics.median(seconds[1:]) * 1e3, floor=floor))
+    emit(Row(name="asking for it", measured=asked_s * 1e3))
+
+
+def products(bench: Bench, n_rows: int, bytes_ms: float, operations_ms: float) -> None:
+    """One kind of product after the other, over all layers, so that no cache holds the weights."""
+    model = bench.runner.model
+    assert isinstance(model, Llama)
+    kinds = {
+        "qkv": [plain(b.qkv.weight_OI) for b in model.blocks],
+        "o": [plain(b.o.weight_OI) for b in model.blocks],
+        "gate_up": [plain(b.gate_up.weight_OI) for b in model.blocks],
+        "down": [plain(b.down.weight_OI) for b in model.blocks],
+    }
+    for kind, weights in kinds.items():
+        n_outputs, n_inputs = weights[0].shape
+        x_TI = weights[0].new_ones((n_rows, n_inputs))
+        out_TO = weights[0].new_empty((n_rows, n_outputs))
+
+        @torch.inference_mode()
+        def run(weights: list[Tensor] = weights, x: Tensor = x_TI, out: Tensor = out_TO) -> None:
+            for w_OI in weights:
+                ops.linear(x, w_OI, None, out)
+
+        measured = _captured_ms(bench.stream, run) / len(weights)
+        n_bytes = weights[0].nbytes + x_TI.nbytes + out_TO.nbytes
+        floor = max(n_bytes / bytes_ms, 2 * n_rows * weights[0].numel() / operations_ms)
+        emit(Row(name=f"product {kind}, {n_rows} rows", measured=measured, floor=floor))
+
+
+def _captured_ms(stream: Stream, run: Callable[[], None], n_times: int = 5) -> float:
+    with stream.work():
+        run()
+    stream.mark().synchronize()
+    graph = stream.capture(run)
+    took: list[float] = []
+    for _ in range(n_times):
+        began = time.perf_counter()
+        with stream.work():
+            graph.replay()
+        stream.mark().synchronize()
+        took.append(time.perf_counter() - began)
+    return statistics.median(took) * 1e3
+
+
+def step_breakdown(bench: Bench, n_sequences: int, n_context: int) -> None:
+    from tests.gpu.breakdown import PRODUCTS, show
+
+    plan, n_times = bench.steps(n_sequences, n_context, 1)[0], 5
+    bench.graphs.begin(plan)()
+    amounts = {
+        PRODUCTS: (float(bench.read_bytes), "TB/s"),
+        "_attend_split": (float(bench.kv_bytes(n_sequences, n_context)), "TB/s"),
+    }
+    title = f"a decode step on the device, {n_sequences} at {n_context}"
+    show(title, partial(replays, bench, plan, n_times), n_times, amounts)
+
+
+def loop_breakdown(bench: Bench, n_sequences: int, n_context: int) -> None:
+    """With what the device does between two steps, and whether it waits there."""
+    from tests.gpu.breakdown import show
+
+    plans = bench.steps(n_sequences, n_context, 12)
+    show(
+        f"the loop of steps, {n_sequences} at {n_context}",
+        partial(loop, bench.graphs.begin, plans, 2),
+        len(plans),
     )
 
 
-def rows() -> list[Row]:
-    from tests.gpu.kernels import COPIED_BYTES, PRODUCT_SIZE, copy_ms, product_ms
+def prompt_breakdown(bench: Bench, n_tokens: int) -> None:
+    from tests.gpu.breakdown import PRODUCTS, show
 
-    bytes_ms, operations_ms = 2 * COPIED_BYTES / copy_ms(), 2 * PRODUCT_SIZE**3 / product_ms()
-    torch.cuda.empty_cache()
-    bench = Bench(LLAMA_3_8B, Device("cuda:0", 0), n_tokens=64 * 2200, max_num_seqs=64)
+    of_products, of_attention = bench.operations(n_tokens)
+    amounts = {
+        PRODUCTS: (float(of_products), "TFLOP/s"),
+        "_attend_tile": (float(of_attention), "TFLOP/s"),
+    }
+    plan = bench.prompt(n_tokens)
+    show(f"a prompt of {n_tokens}", lambda: bench.graphs.begin(plan)(), 1, amounts)
+
+
+def measure(_found: Mapping[str, float]) -> bool:
+    from tests.gpu.kernels import floors
+
+    rates = floors()
+    bench = Bench(LLAMA_3_8B, Device("cuda:0", 0), n_tokens=64 * 2700, max_num_seqs=64)
+    began = time.perf_counter()
     bench.graphs.capture(lambda *_: None)
-    return [
-        *step_rows(bench, 1, 1024, 1.15, bytes_ms),
-        *step_rows(bench, 64, 2048, 1.2, bytes_ms),
-        prompt_row(bench, 8192 - 1, operations_ms),
-    ]
+    emit(Row(name="capturing graphs", measured=time.perf_counter() - began, unit="s"))
+    say(f"graphs take {bench.stream.graphs_bytes / 2**20:.0f} MiB")
+    rows_of_products = (1, 64, PROMPT_TOKENS)
+    return each(
+        [
+            partial(step, bench, 1, 1024, rates.bytes, N_STEPS),
+            partial(step, bench, 64, 2048, rates.bytes, N_STEPS),
+            partial(prompt, bench, PROMPT_TOKENS, rates.operations),
+            partial(device_time, bench, 64, MORE_CONTEXT, rates.bytes),
+            *(partial(products, bench, n, rates.bytes, rates.operations) for n in rows_of_products),
+            partial(step_breakdown, bench, 1, 1024),
+            partial(step_breakdown, bench, 64, 2048),
+            partial(loop_breakdown, bench, 64, 2048),
+            partial(prompt_breakdown, bench, PROMPT_TOKENS),
+        ]
+    )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -45,6 +46,8 @@ BEAT_S = 0.3
 
 class Gateway:
     """Opens no second attempt. Acknowledges tokens, and lists what is in progress."""
+
+    pause_s = 0.001  # between two looks at what has come
 
     def __init__(self, run_dir: Path, reference: ModelIdentity | None = None) -> None:
         self.mailbox = Mailbox(G, Role.GATEWAY, run_dir=run_dir, listen="127.0.0.1:0")
@@ -92,7 +95,7 @@ class Gateway:
             if now >= self._beat_at:
                 self._beat_at = now + BEAT_S
                 self._beat(now)
-            time.sleep(0.001)
+            time.sleep(self.pause_s)
 
     def n_pages(self, role: Role) -> int:
         limits = self.workers[role].limits
@@ -142,7 +145,7 @@ class Gateway:
 
 
 def configured(
-    role: Role, model: Path, run_dir: Path, join: str, **options: int | str
+    role: Role, model: Path, run_dir: Path, join: str, **options: float | str | None
 ) -> WorkerConfig:
     """A worker on one thread, in float32, whose pool is small."""
     config = msgspec.convert(
@@ -171,14 +174,16 @@ def config_pipe(config: WorkerConfig) -> int:
 
 
 @contextmanager
-def started(config: WorkerConfig) -> Iterator["subprocess.Popen[str]"]:
-    """A worker's process, killed in the end if it still lives."""
+def started(
+    config: WorkerConfig, stderr: int | IO[str] = subprocess.PIPE
+) -> Iterator["subprocess.Popen[str]"]:
+    """A worker's process, killed in the end if it still lives. `stderr`: where its log goes."""
     reader = config_pipe(config)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", f"{config.role}.worker", "--config-fd", str(reader)],
         cwd="/",
         pass_fds=[reader],
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
     )
     os.close(reader)

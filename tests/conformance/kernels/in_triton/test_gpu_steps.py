@@ -1,10 +1,13 @@
 """What measures whole passes on a GPU does so: the same code on a small model, interpreted."""
 
+import json
+
 import pytest
 from msgspec.structs import replace
 
 from common.engine.device import Device
-from tests.gpu.steps import LLAMA_3_8B, Bench, prompt_row, step_rows
+from tests.gpu.rows import ROW
+from tests.gpu.steps import LLAMA_3_8B, Bench, products, prompt, step
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("path")]
 
@@ -22,13 +25,15 @@ TINY = replace(
 )
 
 
-def test_steps_and_prompts_are_measured() -> None:
+def test_steps_and_prompts_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     bench = Bench(TINY, Device("interpreter"), n_tokens=128, max_num_seqs=2)
     bench.graphs.capture(lambda *_: None)
-    rows = [*step_rows(bench, 2, 20, 1.2, 1e6, n_steps=6), prompt_row(bench, 30, 1e6)]
-    assert [row.name for row in rows] == [
-        "decode step, 2 at 20",
-        "the device's part of it, 2 at 20",
-        "prompt, one pass of 30",
-    ]
-    assert all(row.ms > 0 and row.floor_ms > 0 for row in rows)
+    step(bench, 1, 20, 1e6, n_steps=6)
+    step(bench, 2, 20, 1e6, n_steps=6)
+    prompt(bench, 30, 1e6)
+    products(bench, 2, 1e6, 1e6)
+    said = capsys.readouterr().out.splitlines()
+    rows = [json.loads(line.removeprefix(ROW)) for line in said if line.startswith(ROW)]
+    assert [row["key"] for row in rows if row["key"]] == ["step 1", "busy", "prompt"]
+    assert len(rows) == 14
+    assert all(row["measured"] > 0 and (row["floor"] or 1) > 0 for row in rows)
