@@ -18,7 +18,9 @@ import zmq
 
 from common.curve import CurveKey, keep_door
 from common.errors import SetupError
+from common.handshakes import Dialled, tell_of_strangers
 from common.ids import HostId, InstanceId, Role
+from common.log import line
 from common.messages import (
     PROTOCOL,
     AnyMessage,
@@ -113,6 +115,7 @@ class Mailbox:
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         self._peers: dict[InstanceId, zmq.Socket[bytes]] = {}
+        self._watched: dict[InstanceId, Dialled] = {}
         self._file: Path | None = None
         self._n_sent = 0
         self._heard = Numbers()
@@ -125,6 +128,8 @@ class Mailbox:
         if curve is not None:
             keep_door(self._context, curve)
             curve.listen(self._router)
+        if role is Role.GATEWAY and listen is not None:
+            tell_of_strangers(self._router)
         try:
             self.endpoints = tuple(self._bind(run_dir, listen))
         except BaseException:
@@ -134,11 +139,12 @@ class Mailbox:
 
     # --- peers -------------------------------------------------------------------------------
 
-    def connect(self, peer: InstanceId, endpoint: str) -> bool:
+    def connect(self, peer: InstanceId, endpoint: str, *, watched: bool = False) -> bool:
         """Open the one link to this peer, replacing an earlier one. False: no such address, or no
         descriptors are left.
 
-        Nothing can be sent before the link stands, which takes a moment.
+        Nothing can be sent before the link stands, which takes a moment. Why one that is `watched`
+        does not stand, `failure` tells until the peer is named or the link closed.
         """
         self.disconnect(peer)
         if not endpoint.startswith(("ipc://", "tcp://")):
@@ -146,7 +152,7 @@ class Mailbox:
         try:
             socket = self._open(zmq.DEALER)
         except zmq.ZMQError as error:  # no descriptors are left
-            _log.error("event=no_socket peer=%r detail=%r", peer[:64], error.strerror)
+            _log.error(line("no_socket", peer=peer[:64], detail=error.strerror))
             return False
         socket.set(zmq.ROUTING_ID, self._instance.encode())
         socket.set(zmq.IMMEDIATE, 1)  # nothing is queued for a link that does not stand
@@ -158,24 +164,36 @@ class Mailbox:
         socket.set(zmq.MAXMSGSIZE, _MAX_ANSWER_BYTES)
         if self._curve is not None:
             self._curve.dial(socket)
+        if watched:
+            self._watched[peer] = Dialled(socket)
+        self._peers[peer] = socket
         try:
             socket.connect(endpoint)
         except zmq.ZMQError:
-            socket.close(linger=0)
+            self.disconnect(peer)
             return False
-        self._peers[peer] = socket
         return True
+
+    def failure(self, peer: InstanceId) -> str:
+        """Why an attempt to reach it has failed since the last call; "": none is known to have."""
+        return self._watched[peer].failure() if peer in self._watched else ""
 
     def rename(self, old: InstanceId, new: InstanceId) -> None:
         """The process at the end of `old`'s link has told its name."""
         self.disconnect(new)
+        self._unwatch(old)
         self._peers[new] = self._peers.pop(old)
 
     def disconnect(self, peer: InstanceId) -> None:
         """Close the link; what it has not delivered is lost. Idempotent."""
+        self._unwatch(peer)
         socket = self._peers.pop(peer, None)
         if socket is not None:
             socket.close(linger=0)
+
+    def _unwatch(self, peer: InstanceId) -> None:
+        if peer in self._watched:
+            self._watched.pop(peer).close()
 
     # --- messages ----------------------------------------------------------------------------
 
@@ -189,7 +207,7 @@ class Mailbox:
             return self._unsent("unsent_no_link")
         payload = self._encoder.encode(message)
         if len(payload) > self._max_bytes:
-            _log.error("event=message_too_large bytes=%d peer=%s", len(payload), peer)
+            _log.error(line("message_too_large", bytes=len(payload), peer=peer))
             return self._unsent("unsent_too_large")
         addressee = peer if to is None else to
         frames = [addressee.encode(), payload]
@@ -228,6 +246,8 @@ class Mailbox:
 
     def close(self, *, linger_ms: int = 0) -> None:
         """Close all sockets; what is not delivered `linger_ms` from now is lost. Idempotent."""
+        for peer in list(self._watched):
+            self._unwatch(peer)
         for socket in self._peers.values():
             socket.close(linger=linger_ms)
         self._peers.clear()
@@ -284,10 +304,8 @@ class Mailbox:
     def _dropped(self, reason: str, frames: Sequence[bytes], detail: str = "") -> None:
         self.counts[reason] += 1
         if self.counts[reason].bit_count() == 1:  # the 1st, 2nd, 4th, 8th ...: a flood stays short
-            _log.warning(
-                "event=%s times=%d sender=%r detail=%r",
-                *(reason, self.counts[reason], frames[0][:64], detail),
-            )
+            sender = frames[0][:64].decode("ascii", "backslashreplace")
+            _log.warning(line(reason, times=self.counts[reason], sender=sender, detail=detail))
 
     def _unsent(self, reason: str) -> bool:
         self.counts[reason] += 1

@@ -107,9 +107,12 @@ class VirtualMailbox:
         self.network.bound[self.endpoint] = self
         self._decoder = msgspec.msgpack.Decoder(HEARD_BY[self.role])
 
-    def connect(self, peer: InstanceId, endpoint: str) -> bool:
+    def connect(self, peer: InstanceId, endpoint: str, *, watched: bool = False) -> bool:  # noqa: ARG002
         self._addresses[peer] = endpoint
         return True
+
+    def failure(self, _peer: InstanceId) -> str:
+        return ""
 
     def rename(self, old: InstanceId, new: InstanceId) -> None:
         self._addresses[new] = self._addresses.pop(old)

@@ -88,6 +88,7 @@ class Links:
         self._address = ""  # of the gateway to join
         self._gateway = ANYONE  # its link's name
         self._remind_at = 0.0
+        self._failure, self._has_reminded = "", False  # to connect there, since the last reminder
         self._refusals: dict[Role, str] = {}  # the last one's, until one of that role is up
 
     # --- what the loop calls -----------------------------------------------------------------
@@ -98,8 +99,9 @@ class Links:
         Raises PeerRefused if the address is none; `hear` raises it if the gateway refuses us.
         """
         self._address, self._remind_at = address, now + _REMIND_S
+        self._failure, self._has_reminded = "", False
         self._gateway = InstanceId(f"at {address}")
-        if not self._mailbox.connect(self._gateway, address):
+        if not self._mailbox.connect(self._gateway, address, watched=True):
             raise PeerRefused("join", "ipc://PATH or tcp://HOST:PORT", address)
         link = self._links[self._gateway] = _Link(peer=None, heard_at=now)
         self._say(self._gateway, link, self._hello, now)
@@ -355,15 +357,25 @@ class Links:
 
     def _judge(self, now: float) -> None:
         for name, link in list(self._links.items()):
-            if now - link.heard_at <= self._lost_after_s:
-                continue
-            if link.peer is not None:
+            if link.peer is None:
+                self._remind(name, now)
+            elif now - link.heard_at > self._lost_after_s:
                 if link.up:
                     self._remember_silent(link.peer)
                 self._drop(name, now)
-            elif now >= self._remind_at:
-                self._remind_at = now + _REMIND_S
-                _log.warning(line("no_answer_from_gateway", address=self._address, hint=_HINT))
+
+    def _remind(self, name: InstanceId, now: float) -> None:
+        """Tell that the joined address does not answer; at once, where it is known why."""
+        self._failure = self._mailbox.failure(name) or self._failure
+        if now < self._remind_at and (self._has_reminded or not self._failure):
+            return
+        if self._failure:
+            _log.error(line("gateway_unreachable", address=self._address, detail=self._failure))
+            self._mailbox.connect(name, self._address, watched=True)  # ZeroMQ may have given up
+        else:
+            _log.warning(line("no_answer_from_gateway", address=self._address, hint=_HINT))
+        self._remind_at = now + _REMIND_S
+        self._failure, self._has_reminded = "", True
 
     def _remember_silent(self, peer: Peer) -> None:
         self._silent[peer.instance] = peer

@@ -180,6 +180,7 @@ def test_nobody_joins_without_the_secret(guarded: Guarded) -> None:
     stranger = Mailbox(InstanceId("8" * 32), Role.DECODE, listen="127.0.0.1:0")
     assert not dials(stranger, guarded.join, within_s=0.5)
     stranger.close()
+    assert guarded.server.log().count("event=stranger_cut_off source=127.0.0.1 ") == 1
     key = read_key(str(guarded.control_key))
     friend = Mailbox(InstanceId("9" * 32), Role.DECODE, listen="127.0.0.1:0", curve=key)
     assert dials(friend, guarded.join, within_s=10)

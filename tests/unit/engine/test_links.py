@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from common.curve import made_from
 from common.engine.events import Event, PeerBarred, PeerDown, PeerUp, Received
 from common.engine.links import PEER_LOST_AFTER_S, Links
 from common.errors import PeerRefused
@@ -295,6 +296,25 @@ def test_a_gateways_wrong_judgement_is_undone(start: Start) -> None:
     p.events.clear()
     assert d.links.send(p.id, BEAT, d.now)  # it was alive, and takes p for up
     run(d, p, until=p.told(PeerUp(d.hello)))
+
+
+def test_who_joins_with_another_key_is_told_at_once_and_now_and_then(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> int:
+        return sum("event=gateway_unreachable" in text for text in caplog.messages)
+
+    key = made_from(b"the server's")
+    gateway = Mailbox(InstanceId("9" * 32), Role.GATEWAY, listen="127.0.0.1:0", curve=key)
+    d = start("d")
+    d.links.join(gateway.endpoints[0], d.now)
+    run(d, until=lambda: told() == 1)
+    began = d.now
+    run(d, until=lambda: d.now > began + 0.3)
+    assert told() == 1
+    d.ahead_s += 10.1
+    run(d, until=lambda: told() == 2)  # though ZeroMQ has given it up
+    gateway.close()
 
 
 def test_heartbeats_keep_a_peer_up(start: Start) -> None:
