@@ -20,9 +20,10 @@ from common.messages import RegionKey
 from common.rundir import host_id
 from tests.gpu.rows import Row, emit, say
 from transfer.api import Copy, Status
-from transfer.cuda_device import CudaDevice, CudaStream, cupy_runtime
+from transfer.cuda_device import CudaStream
 from transfer.cuda_memory import DevicePages
 from transfer.open import open_transport
+from transfer.pool import make_pages
 from transfer.transport import PageTransport
 
 N_PAGES, PAGE_BYTES = 1024, 2 << 20
@@ -36,7 +37,8 @@ def content(page: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 def open_here(run_dir: Path, name: str, wake: threading.Event) -> tuple[DevicePages, PageTransport]:
-    device = CudaDevice(cupy_runtime(), 0)
+    memory = make_pages(N_PAGES, PAGE_BYTES, 0)
+    assert isinstance(memory, DevicePages)
     transport = open_transport(
         "cuda_ipc",
         instance=InstanceId(name),
@@ -44,9 +46,9 @@ def open_here(run_dir: Path, name: str, wake: threading.Event) -> tuple[DevicePa
         run_dir=run_dir,
         listen_host="127.0.0.1",
         wake=wake.set,
-        device=device,
+        device=memory.device,
     )
-    return DevicePages(device, N_PAGES, PAGE_BYTES), transport
+    return memory, transport
 
 
 def own(run_dir: Path) -> None:

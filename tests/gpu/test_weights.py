@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
+from safetensors import safe_open
 
-pytest.importorskip("transformers")
-
-from common.kernels.matrix import plain
-from common.model.load import load_model, weights_bytes
-from tests.gpu.test_pair import SMOLLM2
-from tests.system.test_families import random_model
+from tests.gpu.model_file import file_bytes, write_model
+from tests.gpu.steps import LLAMA_3_8B
 
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).parents[2]
+SPEC = replace(LLAMA_3_8B, n_layers=2, vocab_size=32000)  # 1.4 GB
 
 HOLDER = """
 import hashlib, logging, sys
@@ -27,8 +26,8 @@ from common.kernels.matrix import plain
 from common.model.load import load_model
 
 logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-device = open_device("cuda:0", "float32").torch
-few = torch.ones(8, 8, device=device)
+device = open_device("cuda:0", "bfloat16").torch
+few = torch.ones(64, 64, dtype=torch.bfloat16, device=device)
 few @ few  # the context and cuBLAS have taken their memory
 filled = []
 
@@ -43,15 +42,15 @@ def report(what, done_bytes, of_bytes):
 
 before = free_bytes()
 loaded = load_model(
-    Path(sys.argv[1]), torch.float32, Path(sys.argv[2]), 64, report, device=device
+    Path(sys.argv[1]), torch.bfloat16, Path(sys.argv[2]), 64, report, device=device
 )
 taken = before - free_bytes()
 downs = [plain(block.down.weight_OI) for block in loaded.model.blocks]
 
 def say(*told):
     total = sum(float(down.double().sum()) for down in downs)
-    product = torch.ones(16, downs[0].shape[1], device=device) @ downs[-1].T
-    bits = hashlib.sha256(product.cpu().numpy().tobytes()).hexdigest()
+    product = torch.ones(16, downs[0].shape[1], dtype=torch.bfloat16, device=device) @ downs[-1].T
+    bits = hashlib.sha256(product.float().cpu().numpy().tobytes()).hexdigest()
     print(*told, total, bits, flush=True)
 
 say(len(filled), taken, loaded.common_bytes)
@@ -106,10 +105,11 @@ class Holder:
 def test_two_processes_have_one_copy_and_it_outlives_its_loader(tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings.driver")
     model, run_dir = tmp_path / "model", tmp_path / "run"
-    random_model(SMOLLM2).save_pretrained(model)
-    n_bytes = weights_bytes(model, torch.float32, "none")
-    blocks = load_model(model, torch.float32, None, 64).model.blocks
-    wanted = sum(float(plain(block.down.weight_OI).double().sum()) for block in blocks)
+    write_model(model, SPEC, torch.device("cuda:0"))
+    n_bytes = file_bytes(SPEC)
+    with safe_open(model / "model.safetensors", "pt") as file:
+        downs = [file.get_tensor(name) for name in file.keys() if ".down_proj." in name]  # noqa: SIM118
+    wanted = sum(float(down.double().sum()) for down in downs)
 
     holders = [first := Holder(model, run_dir)]
     try:
