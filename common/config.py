@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from common.ids import Role
 from common.sections import HttpOptions, PoolTuning, Section
@@ -173,6 +174,7 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     chunk_tokens: int
     kv_cache_memory_bytes: int  # 0: what the device has left
     gpu_memory_utilization: float  # of the device, what this worker may take
+    gpu_sharers: int = 1  # of one copy of the weights on its GPU, this worker among them
     enable_prefix_caching: bool
     kv_host_memory_bytes: int
     quantization: Quantization
@@ -239,15 +241,19 @@ def tuning(config: ServeConfig, role: Role) -> Tuning:
 def resolve(
     config: ServeConfig, role: Role, *, join: str, cpus: Sequence[int]
 ) -> tuple[WorkerConfig, ...]:
-    """The workers of one pool on this machine, whose CPUs are `cpus`; see `resolve_worker`."""
+    """The workers of one pool on this machine, whose CPUs are `cpus`; see `resolve_worker`.
+
+    They start together and have one run directory: those on one GPU share weights.
+    """
     pool = _pool(config, role)
     share = len(cpus) // max(1, config.prefill.workers + config.decode.workers)
-    return tuple(
+    workers = [
         resolve_worker(
             config, role, index=index, name=f"{role}-{index}", join=join, threads=max(1, share)
         )
         for index in range(pool.workers)
-    )
+    ]
+    return tuple(replace(worker, gpu_sharers=_sharers(config, worker)) for worker in workers)
 
 
 def resolve_worker(
@@ -303,12 +309,25 @@ def _device(config: ServeConfig, role: Role, index: int) -> str:
 
 def _even_share(config: ServeConfig, device: str) -> float:
     """Of what the workers that the configuration names take together of that device."""
-    on_it = [
-        cuda_number(_device(config, role, index)) == cuda_number(device)
+    return GPU_MEMORY_UTILIZATION / max(1, len(_roles_on(config, device)))
+
+
+def _sharers(config: ServeConfig, worker: WorkerConfig) -> int:
+    """The workers on its GPU that compute with the same weights, itself among them; 1 on a CPU."""
+    if cuda_number(worker.device) is None:
+        return 1
+    kept = [tuning(config, role).quantization for role in _roles_on(config, worker.device)]
+    return kept.count(worker.quantization)
+
+
+def _roles_on(config: ServeConfig, device: str) -> list[Role]:
+    """Of the workers that the configuration puts on that device, each's."""
+    return [
+        role
         for role in (Role.PREFILL, Role.DECODE)
         for index in range(_pool(config, role).workers)
+        if cuda_number(_device(config, role, index)) == cuda_number(device)
     ]
-    return GPU_MEMORY_UTILIZATION / max(1, sum(on_it))
 
 
 def _pool(config: ServeConfig, role: Role) -> PrefillConfig | DecodeConfig:

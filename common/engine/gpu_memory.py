@@ -1,8 +1,8 @@
 """How a GPU's memory is divided: what its workers may take, what one needs beside its pages, and
 what that leaves for them. Pure.
 
-A worker counts what it takes itself, never what the device has free: so it makes no difference who
-of those on one device starts first.
+A worker counts what it takes itself, and its part of what those on the device share, never what the
+device has free: so it makes no difference who of them starts first, or loads what is shared.
 """
 
 from collections import defaultdict
@@ -24,13 +24,22 @@ ROUNDING = 1e-9  # of a sum of shares
 class Needs:
     """Of one worker, beside its pages."""
 
-    weights_bytes: int
+    weights_bytes: int  # its own, and its part of those that are shared
     activations_bytes: int  # the most that the longest pass takes beside the weights
     graphs_bytes: int = 0
 
     @property
     def all_bytes(self) -> int:
         return CONTEXT_BYTES + self.weights_bytes + self.activations_bytes + self.graphs_bytes
+
+
+def part_bytes(common_bytes: int, n_sharers: int) -> int:
+    """Of what workers share, what each of them counts as its own: together no less than there is.
+
+    All count it, and always: who loaded it, who has died since, and who could not open it and has
+    a copy beside it.
+    """
+    return -(-common_bytes // n_sharers)
 
 
 def logits_bytes(n_rows: int, n_vocab: int) -> int:

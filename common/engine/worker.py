@@ -202,7 +202,7 @@ class _Worker:
         loaded = load_model(
             Path(config.model),
             dtype,
-            None if config.run_dir is None else Path(config.run_dir),
+            self._shared_at(device),
             size.max_model_len,
             _Progress(),
             quantization=config.quantization,
@@ -214,10 +214,17 @@ class _Worker:
         _log.info(line("loaded", seconds=time.monotonic() - began, bytes=loaded.weights_bytes))
         return loaded
 
+    def _shared_at(self, device: Device) -> Path | None:
+        """Where those who share the weights meet; None: they are this worker's own."""
+        config = self._config
+        alone = device.number is not None and config.gpu_sharers == 1
+        return None if alone or config.run_dir is None else Path(config.run_dir)
+
     def _divided(self, size: Sizes, loaded: LoadedModel) -> Sizes:
         """What the device's memory leaves for pages."""
         config, device = self._config, self._device.torch
-        needs = measured(loaded.model, size, config, loaded.spec.vocab_size, device)
+        n_vocab, common = loaded.spec.vocab_size, loaded.common_bytes
+        needs = measured(loaded.model, size, config, n_vocab, device, common)
         device_bytes = torch.cuda.get_device_properties(device).total_memory
         n_bytes = pages_bytes(device_bytes, config.gpu_memory_utilization, needs)
         _log.info(
@@ -227,6 +234,7 @@ class _Worker:
                 utilization=config.gpu_memory_utilization,
                 context_bytes=CONTEXT_BYTES,
                 weights_bytes=needs.weights_bytes,
+                weights_shared_by=config.gpu_sharers if common else 1,
                 activations_bytes=needs.activations_bytes,
                 graphs_bytes=needs.graphs_bytes,
                 pages_bytes=n_bytes,

@@ -1,15 +1,34 @@
-"""The packed weights in a device's memory: one allocation, filled tensor by tensor from the file.
+"""The packed weights in a device's memory: one allocation, filled tensor by tensor from the file,
+of this process's own or shared with others.
 
 No more than one of the file's tensors is in host memory at a time.
 """
 
-import torch
-from torch import Tensor
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
-from common.errors import InvariantBroken, SetupError
+import torch
+
+from common.errors import SetupError
 from common.kernels.matrix import Matrix
+from common.log import line
+from common.model.device_memory import NotShareable
 from common.model.packing import Placed
+from common.model.shared_device_weights import Cuda, Layout, SharedDeviceWeights
 from common.model.shared_weights import Filler
+
+_log = logging.getLogger(__name__)
+
+
+class DeviceWeights(NamedTuple):
+    """`common_bytes`: of the one copy on the device that workers share, whether or not this process
+    could open it; 0: there is none."""
+
+    tensors: dict[str, Matrix]
+    shared: SharedDeviceWeights | None
+    common_bytes: int
 
 
 def device_weights(
@@ -19,17 +38,50 @@ def device_weights(
     fill: Filler,
     device: torch.device,
 ) -> dict[str, Matrix]:
-    """Every tensor, as plain rows. Raises SetupError where the device lacks the memory."""
+    """Every tensor, as plain rows, in memory of one's own. Raises SetupError where the device lacks
+    it."""
     try:
         buffer = torch.empty(n_bytes, dtype=torch.uint8, device=device)
     except torch.OutOfMemoryError as error:
         raise SetupError(f"the weights take {n_bytes} bytes of {device}: {error}") from error
-    tensors: dict[str, Matrix] = {e.packed.name: _view(buffer, e, dtype) for e in placed}
+    tensors = Layout(placed, n_bytes, dtype).views(buffer)
     fill(tensors)
     return tensors
 
 
-def _view(buffer: Tensor, entry: Placed, dtype: torch.dtype) -> Tensor:
-    if entry.is_packed(dtype):
-        raise InvariantBroken(f"{entry.packed.name} would be packed for a CPU")
-    return buffer[entry.offset : entry.offset + entry.n_bytes].view(dtype).view(entry.shape)
+def common_weights(
+    layout: Layout, fill: Filler, waiting: Callable[[int], None], cuda: Cuda, at: tuple[Path, str]
+) -> DeviceWeights:
+    """Every tensor, of the copy that workers on the device share; where it cannot be had, a line of
+    the log says why, and the copy is one's own.
+
+    `at`: the directory where they meet, and a key, equal only for equal bytes. `waiting`: see
+    `Rendezvous.obtain`. Raises SetupError: too little memory, or a copy of something else.
+    """
+    shared: SharedDeviceWeights | None = None
+    try:
+        shared = SharedDeviceWeights(cuda, *at, layout)
+        tensors = shared.open(fill, waiting)
+    except NotShareable as error:
+        _log.warning(line("weights_not_shared", device=str(cuda.device), why=str(error)))
+        common_bytes = shared.n_bytes if shared is not None and shared.is_there else 0
+        _close(shared)
+        tensors = device_weights(layout.placed, layout.n_bytes, layout.dtype, fill, cuda.device)
+        return DeviceWeights(tensors, None, common_bytes)
+    except BaseException:
+        _close(shared)
+        raise
+    _log.info(
+        line(
+            "weights_shared",
+            device=str(cuda.device),
+            bytes=shared.n_bytes,
+            loaded="here" if shared.is_made_here else "elsewhere",
+        )
+    )
+    return DeviceWeights(tensors, shared, shared.n_bytes)
+
+
+def _close(shared: SharedDeviceWeights | None) -> None:
+    if shared is not None:
+        shared.close()

@@ -8,7 +8,7 @@ import torch
 
 from common.kernels import native_products
 from common.kernels.matrix import Matrix, PackedMatrix
-from common.model.device_weights import device_weights
+from common.model.device_weights import common_weights, device_weights
 from common.model.fingerprint import file_identity, fingerprint
 from common.model.gguf_weights import GgufSource
 from common.model.llama import Llama
@@ -24,6 +24,7 @@ from common.model.packing import (
 from common.model.quantization import choose_formats
 from common.model.rope import cos_sin_table
 from common.model.safetensors_weights import SafetensorsSource
+from common.model.shared_device_weights import Cuda, Layout, SharedDeviceWeights
 from common.model.shared_weights import SharedWeights, private_weights
 from common.model.spec import ModelSpec, check_max_model_len
 from common.values import Quantization
@@ -34,13 +35,17 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model in memory. `close` hands its weights to no further process; they stay good here."""
+    """A model in memory. `close` hands its weights to no further process; they stay good here.
+
+    `common_bytes`: of the one copy that processes share on a GPU, see `DeviceWeights`.
+    """
 
     spec: ModelSpec
     model: Llama
     weights_bytes: int
     fingerprint: str
-    shared: SharedWeights | None
+    shared: SharedWeights | SharedDeviceWeights | None
+    common_bytes: int = 0
 
     def close(self) -> None:
         if self.shared is not None:
@@ -66,7 +71,7 @@ def load_model(  # noqa: PLR0913  what is loaded, how, and where to, one by one
     as `quantization` says.
 
     With a `run_dir` all processes of this user that name it share one copy of the weights in
-    memory, which the first of them loads; None, or on another `device`: a copy of one's own.
+    memory, or on the `device`, which the first of them loads; None: a copy of one's own.
     `report` shows progress; while another process loads, it is called with that process's id and 0
     bytes.
 
@@ -85,13 +90,18 @@ def load_model(  # noqa: PLR0913  what is loaded, how, and where to, one by one
         if report is not None:
             report(f"waiting for process {process_id}, which loads the weights", 0, n_bytes)
 
-    shared = None
-    if device != CPU:
+    shared, common_bytes = None, 0
+    key = _sharing_key(name, file_identity(model_path), dtype, quantization)
+    if device != CPU and run_dir is not None:
+        layout, cuda = Layout(placed, n_bytes, dtype), Cuda(device)
+        tensors, shared, common_bytes = common_weights(
+            layout, filler, waiting, cuda, (run_dir, key)
+        )
+    elif device != CPU:
         tensors = device_weights(placed, n_bytes, dtype, filler, device)
     elif run_dir is None:
         tensors = private_weights(placed, n_bytes, dtype, filler)
     else:
-        key = _sharing_key(name, file_identity(model_path), dtype, quantization)
         shared = SharedWeights(run_dir, key, placed, n_bytes, dtype)
         try:
             tensors = shared.open(filler, waiting)
@@ -107,6 +117,7 @@ def load_model(  # noqa: PLR0913  what is loaded, how, and where to, one by one
         weights_bytes=n_bytes,
         fingerprint=name,
         shared=shared,
+        common_bytes=common_bytes,
     )
 
 

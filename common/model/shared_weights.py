@@ -29,12 +29,19 @@ Filler = Callable[[dict[str, Matrix]], None]
 
 
 class WeightsHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Describes the memfd to whoever finds it open; a receiver checks that it is the expected."""
+    """Describes a copy to whoever finds it open; a receiver checks that it is the expected."""
 
     key: str
     dtype: str
     tensors: tuple[tuple[str, str, tuple[int, ...], int, int], ...]
     """name, format, shape, offset, bytes"""
+
+
+def encoded_header(key: str, placed: tuple[Placed, ...], dtype: torch.dtype) -> bytes:
+    """Of a copy that `key` names: equal for equal copies alone."""
+    rows = tuple((entry.packed.name, entry.format.value, *entry[2:]) for entry in placed)
+    name = str(dtype).removeprefix("torch.")
+    return msgspec.msgpack.encode(WeightsHeader(key=key, dtype=name, tensors=rows))
 
 
 def private_weights(
@@ -70,10 +77,7 @@ class SharedWeights:
         self._rendezvous = Rendezvous(run_dir, f"weights-{key}")
         self._placed = placed
         self._dtype = dtype
-        rows = tuple((entry.packed.name, entry.format.value, *entry[2:]) for entry in placed)
-        header = msgspec.msgpack.encode(
-            WeightsHeader(key=key, dtype=str(dtype).removeprefix("torch."), tensors=rows)
-        )
+        header = encoded_header(key, placed, dtype)
         self._prefix = len(header).to_bytes(8, "little") + header
         self._base = -(-len(self._prefix) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._n_bytes = -(-(self._base + n_bytes) // HUGE_BYTES) * HUGE_BYTES

@@ -2,9 +2,25 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from common.config import DecodeConfig, PrefillConfig, ServeConfig, WorkerConfig, resolve
-from common.engine.gpu_memory import CONTEXT_BYTES, Needs, check_shares, graphs_bytes, pages_bytes
+from common.config import (
+    DecodeConfig,
+    PrefillConfig,
+    ServeConfig,
+    WorkerConfig,
+    resolve,
+    resolve_worker,
+)
+from common.engine.gpu_memory import (
+    CONTEXT_BYTES,
+    Needs,
+    check_shares,
+    graphs_bytes,
+    pages_bytes,
+    part_bytes,
+)
 from common.errors import SetupError
 from common.ids import Role
 
@@ -100,3 +116,61 @@ def test_pages_are_what_is_left_on_a_gpu_and_a_gibibyte_in_memory_unless_told() 
     assert [w.kv_cache_memory_bytes for w in workers(config)] == [0, GIB]
     told = msgspec.structs.replace(config, kv_cache_memory_bytes=2 * GIB)
     assert [w.kv_cache_memory_bytes for w in workers(told)] == [2 * GIB, 2 * GIB]
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        (ServeConfig(devices="cuda:0"), [2, 2]),
+        (ServeConfig(devices="cuda:0", decode=DecodeConfig(workers=3, devices="cuda")), [4] * 4),
+        (ServeConfig(), [1, 1]),  # on CPUs there is nothing to count
+        (
+            ServeConfig(
+                prefill=PrefillConfig(workers=2, devices="cuda:0,cuda:1"),
+                decode=DecodeConfig(devices="cuda:1"),
+            ),
+            [1, 2, 2],
+        ),
+        (
+            ServeConfig(
+                devices="cuda:0", dtype="bfloat16", prefill=PrefillConfig(quantization="int8")
+            ),
+            [1, 1],  # other values
+        ),
+    ],
+)
+def test_those_with_the_same_weights_on_a_gpu_share_them(
+    config: ServeConfig, wanted: list[int]
+) -> None:
+    assert [worker.gpu_sharers for worker in workers(config)] == wanted
+
+
+def test_a_worker_that_joins_by_itself_shares_with_nobody() -> None:
+    """Nobody knows that another will come, nor that it meets this one."""
+    config = ServeConfig(model="/m", served_model_name="m", devices="cuda:0")
+    alone = resolve_worker(config, Role.DECODE, index=0, name="d", join="", threads=1)
+    assert alone.gpu_sharers == 1
+
+
+@given(st.data())
+def test_no_order_of_starts_and_deaths_takes_more_than_there_is(data: st.DataObject) -> None:
+    """Workers start, die and come back in any order; some cannot open the copy that is there, and
+    have one of their own beside it. At each moment the device holds what they have taken."""
+    device_bytes, weights = 80 * GIB, data.draw(st.integers(1, 12 * GIB), label="weights")
+    n = data.draw(st.integers(2, 5), label="workers")
+    cannot_open = data.draw(st.lists(st.booleans(), min_size=n, max_size=n), label="cannot open")
+    running: dict[int, tuple[int, int]] = {}  # worker -> beside the common copy, of that one
+    started = data.draw(st.lists(st.integers(0, n - 1), max_size=20), label="starts or dies")
+    for worker in started:
+        if running.pop(worker, None) is not None:
+            continue
+        is_there = any(common for _, common in running.values())
+        own = weights if is_there and cannot_open[worker] else 0
+        needs = Needs(
+            weights_bytes=own + part_bytes(weights, n), activations_bytes=GIB * worker // 4
+        )
+        pages = pages_bytes(device_bytes, 1 / n, needs)
+        taken = needs.all_bytes - part_bytes(weights, n) + pages
+        running[worker] = (taken, 0 if own else weights)
+        of_common = max(common for _, common in running.values())
+        assert sum(beside for beside, _ in running.values()) + of_common <= device_bytes

@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import msgspec
 import pytest
 import torch
 
@@ -46,8 +47,10 @@ def test_the_longest_pass_is_computed_on_pages_that_are_given_back(
         monkeypatch.setattr(torch.cuda, name, _telling(asked, name, answer))
     model = NextToken()
     size = Sizes(kv=KV, max_model_len=64, n_pages=0)
-    needs = measured(cast("Any", model), size, config(role), VOCAB, torch.device("cpu"))
-    assert needs.weights_bytes == WEIGHTS_BYTES
+    device, common = torch.device("cpu"), 2001  # of a copy that two share, beside torch's count
+    sharing = msgspec.structs.replace(config(role), gpu_sharers=2)
+    needs = measured(cast("Any", model), size, sharing, VOCAB, device, common)
+    assert needs.weights_bytes == WEIGHTS_BYTES + 1001
     assert needs.activations_bytes == TAKEN_BYTES + logits_bytes(3, VOCAB)
     of_graphs = graphs_bytes(TAKEN_BYTES, 3, VOCAB)
     assert needs.graphs_bytes == (of_graphs if role is Role.DECODE else 0)
