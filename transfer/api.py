@@ -5,6 +5,7 @@ A reader writes only its own memory. A read counts only if the generation read a
 equals the one its owner announced.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import NewType, Protocol
@@ -34,6 +35,11 @@ class Copy:
     remote: PageId
     generation: int
     local: PageId
+
+
+Copying = Callable[[], None]
+"""A copy that was begun: returns when it is there. Once. PeerError: its source has died, and what
+is there is worth nothing."""
 
 
 class PageArray(Protocol):

@@ -11,15 +11,19 @@ from ctypes import c_uint8
 from importlib import import_module
 from typing import Protocol, cast
 
+import numpy as np
 from numpy.ctypeslib import as_array
+from numpy.typing import NDArray
 
 from common.errors import InvariantBroken, SetupError
+from transfer.api import Copying
 
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: the default stream and this one do not wait for another
 _ANY_WAY = 4  # cudaMemcpyDefault: addresses say on which device they are, or that on none
 _UNTIMED = 2  # cudaEventDisableTiming
 _PINNED = 0  # cudaHostAllocDefault
 _NOT_READY = 600  # cudaErrorNotReady
+_RUNS_BY_KERNEL = 8  # from there on one launch takes less than a call for each
 
 
 class Runtime(Protocol):
@@ -45,7 +49,19 @@ class Runtime(Protocol):
     def eventCreateWithFlags(self, flags: int, /) -> int: ...
     def eventRecord(self, event: int, stream: int, /) -> None: ...
     def eventQuery(self, event: int, /) -> int: ...
+    def eventSynchronize(self, event: int, /) -> None: ...
     def eventDestroy(self, event: int, /) -> None: ...
+
+
+class RunsKernel(Protocol):
+    """Copies runs of bytes between places on one device by one kernel."""
+
+    def __call__(
+        self, device: int, stream: int, source: int, destination: int, runs_R3: NDArray[np.int64], /
+    ) -> None:
+        """Ask the stream for it: runs (offset from `source`, offset from `destination`, length) of
+        multiples of 16 bytes; those addresses are such, too."""
+        ...
 
 
 def cupy_runtime() -> Runtime:
@@ -66,8 +82,9 @@ class CudaDevice:
     reachable  bus ids of the devices whose memory it can read, its own among them
     """
 
-    def __init__(self, runtime: Runtime, number: int) -> None:
-        """Raises SetupError: there is no such device."""
+    def __init__(self, runtime: Runtime, number: int, runs: RunsKernel | None = None) -> None:
+        """`runs`: None: each run is a copy of CUDA's. Raises SetupError: there is no such
+        device."""
         try:
             n_devices = runtime.getDeviceCount()
             if not 0 <= number < n_devices:
@@ -81,6 +98,7 @@ class CudaDevice:
         except RuntimeError as error:
             raise SetupError(f"device cuda:{number}: {error}") from error
         self.number = number
+        self.runs = runs
         self._runtime = runtime
 
     def current(self) -> Runtime:
@@ -102,6 +120,36 @@ class CudaStream:
         runtime, stream = self._device.current(), self._open()
         for to, source, n_bytes in runs:
             runtime.memcpyAsync(to, source, n_bytes, _ANY_WAY, stream)
+
+    def copy_runs(self, source: int, destination: int, runs_R3: NDArray[np.int64]) -> None:
+        """Begin to copy runs as `RunsKernel` does, of this device's own memory."""
+        kernel = self._device.runs
+        if kernel is not None and len(runs_R3) >= _RUNS_BY_KERNEL:
+            self._device.current()
+            kernel(self._device.number, self._open(), source, destination, runs_R3)
+        else:
+            self.copy((destination + to, source + at, n) for at, to, n in runs_R3.tolist())
+
+    def make_ready(self, address: int) -> None:
+        """Compile what `copy_runs` takes; an address of the device's, of which nothing is copied.
+        Returns when that is done."""
+        if self._device.runs is not None:
+            nothing = np.zeros((1, 3), np.int64)
+            self._device.runs(self._device.number, self._open(), address, address, nothing)
+            self.finish()
+
+    def mark(self) -> Copying:
+        """Of all that was begun. RuntimeError, of who waits: the device has failed, for good."""
+        mark = CudaMark(self._device)
+        self.place(mark)
+
+        def wait() -> None:
+            try:
+                mark.wait()
+            finally:
+                mark.close()
+
+        return wait
 
     def place(self, mark: "CudaMark") -> None:
         """Where the stream is now, which it passes when all that was begun is done."""
@@ -144,6 +192,10 @@ class CudaMark:
         if status not in (0, _NOT_READY):
             raise RuntimeError(f"cudaError {status}")
         return not status
+
+    def wait(self) -> None:
+        """Returns when it is passed. RuntimeError: the device has failed, for good."""
+        self._device.current().eventSynchronize(self.event)
 
     def close(self) -> None:
         """Once."""

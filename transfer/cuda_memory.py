@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from common.errors import InvariantBroken, PeerError, SetupError
 from common.huge_pages import allocate, map_file, populate
-from transfer.api import PageArray
+from transfer.api import Copying, PageArray
 from transfer.cuda_device import CudaDevice, CudaStream
 from transfer.memory import SEALS, Fence, in_memory
 
@@ -186,18 +186,30 @@ def address_of(pages: PageArray) -> int:
 class DeviceReader:
     """Copies out of a region on a device, or into one. One a thread."""
 
-    lifeline: int | None = None  # see `transfer.backends.mapped_mover.PeerMemory`
+    lifeline: int | None = None  # see `transfer.backends.windows.PeerMemory`
 
-    def __init__(self, address: int, generations: NDArray[np.uint64], stream: CudaStream) -> None:
-        """`address` of the pages, in this process; `stream`: that the copies are made on."""
+    def __init__(
+        self,
+        address: int,
+        generations: NDArray[np.uint64],
+        stream: CudaStream,
+        *,
+        is_same: bool = False,
+    ) -> None:
+        """`address` of the pages, in this process; `stream`: that the copies are made on;
+        `is_same`: the pages lie on its device."""
         self._address, self._generations, self._stream = address, generations, stream
+        self._is_same = is_same
         self._fence = Fence()
 
-    def copy(self, into: PageArray, runs: list[tuple[int, int, int]]) -> None:
-        """Byte runs (offset there, offset here, bytes). On return they are here, unvalidated."""
+    def copy(self, into: PageArray, runs_R3: NDArray[np.int64]) -> Copying:
+        """Byte runs (offset there, offset here, length). Unvalidated."""
         target, source = address_of(into), self._address
-        self._stream.copy((target + here, source + there, n) for there, here, n in runs)
-        self._stream.finish()
+        if self._is_same and isinstance(into, DeviceArray):
+            self._stream.copy_runs(source, target, runs_R3)
+        else:
+            self._stream.copy((target + to, source + at, n) for at, to, n in runs_R3.tolist())
+        return self._stream.mark()
 
     def are_still(self, pages: list[int], generations: NDArray[np.uint64]) -> bool:
         """After a copy: were the pages, all through it, in the lives that were announced?"""
@@ -239,7 +251,8 @@ class PeerDevicePages(DeviceReader):
         except RuntimeError as error:
             os.close(self._owner)
             raise PeerError(f"memory of device {card.device} cannot be opened: {error}") from error
-        super().__init__(address, generations, stream)
+        is_same = card.device == device.bus_id
+        super().__init__(address, generations, stream, is_same=is_same)
         self.lifeline = self._owner
         self._ended = select.poll()
         self._ended.register(self._owner, select.POLLIN)
@@ -247,11 +260,16 @@ class PeerDevicePages(DeviceReader):
             self.close()
             raise PeerError(f"a handle of device {card.device} opens other memory")
 
-    def copy(self, into: PageArray, runs: list[tuple[int, int, int]]) -> None:
+    def copy(self, into: PageArray, runs_R3: NDArray[np.int64]) -> Copying:
         """And raises PeerError: the owner has died."""
         self._require_owner()
-        super().copy(into, runs)
-        self._require_owner()
+        copied = super().copy(into, runs_R3)
+
+        def wait() -> None:
+            copied()
+            self._require_owner()
+
+        return wait
 
     def close(self) -> None:
         """Once."""

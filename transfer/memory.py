@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from common.available import available_bytes
 from common.errors import InvariantBroken, SetupError
 from common.huge_pages import allocate, map_file, populate
-from transfer.api import PageArray
+from transfer.api import Copying, PageArray
 
 _ALIGN_BYTES = 4096
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -104,21 +104,26 @@ class PageReader:
         self._pages, self._generations = in_memory(pages), generations
         self._fence = Fence()
 
-    def copy(self, into: PageArray, runs: list[tuple[int, int, int]]) -> None:
-        """Byte runs (offset here, offset there, bytes) into a contiguous array. Unvalidated.
+    def copy(self, into: PageArray, runs_R3: NDArray[np.int64]) -> Copying:
+        """Byte runs (offset here, offset there, length) into a contiguous array. Unvalidated.
 
         Measured against numpy's assignment, memoryview slices, process_vm_readv and torch on two
         cores with a busy main thread: `ctypes.memmove` is as fast as any alone, leaves the
         interpreter free while it copies, and a whole page amortises the call.
         """
         source, target = self._pages.ctypes.data, in_memory(into).ctypes.data
-        for from_byte, to_byte, n_bytes in runs:
+        for from_byte, to_byte, n_bytes in runs_R3.tolist():
             ctypes.memmove(target + to_byte, source + from_byte, n_bytes)
+        return _copied
 
     def are_still(self, pages: list[int], generations: NDArray[np.uint64]) -> bool:
         """After a copy: were the pages, all through it, in the lives that were announced?"""
         self._fence()  # acquire: the bytes were read before the generations are
         return bool((self._generations[pages] == generations).all())
+
+
+def _copied() -> None:
+    """What a CPU copies is there on return."""
 
 
 class PeerPages(PageReader):

@@ -4,21 +4,14 @@ Must not know what carries the bytes, nor what they mean.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from common.messages import RegionKey
 from transfer.api import Copy
 
 _GENERATIONS = 2**64
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """`n_pages` pages, consecutive on both sides: one copy."""
-
-    remote: int  # first page
-    local: int  # first page
-    n_pages: int
 
 
 def remote_fault(copies: Iterable[Copy], remote: RegionKey, page_bytes: int) -> str:
@@ -53,16 +46,12 @@ def windows(
     return tuple(tuple(ordered[i : i + n]) for i in range(0, len(ordered), n))
 
 
-def runs(window: Iterable[Copy]) -> tuple[Run, ...]:
-    """Neighbours that are adjacent on both sides, merged; the order stays."""
-    merged: list[Run] = []
-    for copy in window:
-        last = merged[-1] if merged else None
-        if last and (copy.remote, copy.local) == (
-            last.remote + last.n_pages,
-            last.local + last.n_pages,
-        ):
-            merged[-1] = Run(last.remote, last.local, last.n_pages + 1)
-        else:
-            merged.append(Run(copy.remote, copy.local, 1))
-    return tuple(merged)
+def runs(window: Sequence[Copy], page_bytes: int) -> NDArray[np.int64]:
+    """[R, 3] (offset there, offset here, length), in bytes: neighbours that are adjacent on both
+    sides are one; the order stays."""
+    pages_N2 = np.array([(copy.remote, copy.local) for copy in window], np.int64).reshape(-1, 2)
+    goes_on_N = np.zeros(len(window), np.bool_)
+    goes_on_N[1:] = (np.diff(pages_N2, axis=0) == 1).all(axis=1)
+    first_R = np.flatnonzero(~goes_on_N)
+    n_pages_R = np.diff(first_R, append=len(window))
+    return np.column_stack([pages_N2[first_R], n_pages_R]) * page_bytes

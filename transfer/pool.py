@@ -3,6 +3,7 @@
 from transfer.cuda_device import CudaDevice, cupy_runtime
 from transfer.cuda_memory import DevicePages
 from transfer.memory import SharedPages
+from transfer.page_kernel import copy_runs
 
 
 def make_pages(n_pages: int, page_bytes: int, device: int | None) -> SharedPages | DevicePages:
@@ -10,7 +11,7 @@ def make_pages(n_pages: int, page_bytes: int, device: int | None) -> SharedPages
     SetupError where the memory, or what it takes to reach it, is not there."""
     if device is None:
         return SharedPages(n_pages, page_bytes)
-    return DevicePages(CudaDevice(cupy_runtime(), device), n_pages, page_bytes)
+    return DevicePages(CudaDevice(cupy_runtime(), device, copy_runs), n_pages, page_bytes)
 
 
 def device_of(pool: object) -> CudaDevice | None:

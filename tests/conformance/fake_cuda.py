@@ -111,6 +111,7 @@ class FakeCuda:
         self._pinned: dict[int, NDArray[np.uint8]] = {}  # by address
         self._events: dict[int, threading.Event] = {}
         self._n_events = 0
+        self.n_runs_kernels = 0
 
     # --- what a test sees ------------------------------------------------------------------------
 
@@ -255,6 +256,10 @@ class FakeCuda:
             return ILLEGAL_ADDRESS
         return 0 if self._events[event].is_set() else NOT_READY
 
+    def eventSynchronize(self, event: int, /) -> None:
+        self._events[event].wait()
+        self._check(not self.has_failed, ILLEGAL_ADDRESS)
+
     def eventDestroy(self, event: int, /) -> None:
         self._check(event in self._events, INVALID_HANDLE)
         del self._events[event]
@@ -265,6 +270,16 @@ class FakeCuda:
 
     def memsetAsync(self, ptr: int, value: int, size: int, stream: int, /) -> None:
         self._streams[stream].later(partial(self._unless_failed, self._fill, ptr, value, size))
+
+    def copy_runs(
+        self, device: int, stream: int, source: int, destination: int, runs_R3: NDArray[np.int64], /
+    ) -> None:
+        """What `transfer.page_kernel` asks of a device, in its stream's order."""
+        self._check(device == self._current(), INVALID_DEVICE)
+        self.n_runs_kernels += 1
+        for at, to, n_bytes in runs_R3.tolist():
+            copy = partial(self._copy, destination + to, source + at, n_bytes)
+            self._streams[stream].later(partial(self._unless_failed, copy))
 
     def _unless_failed(self, work: Callable[..., None], *arguments: int) -> None:
         if not self.has_failed:
@@ -350,4 +365,4 @@ class Gpu(msgspec.Struct, frozen=True):
 
     def open(self) -> tuple[FakeCuda, CudaDevice]:
         cuda = FakeCuda(self.bus_ids, self.peers)
-        return cuda, CudaDevice(cuda, self.number)
+        return cuda, CudaDevice(cuda, self.number, cuda.copy_runs)

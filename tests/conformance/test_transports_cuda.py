@@ -90,6 +90,26 @@ def test_a_device_that_cannot_be_read_is_gone_round(reader_gpu: Gpu, tmp_path: P
         )
 
 
+@pytest.mark.parametrize(
+    ("owner_gpu", "reader_gpu", "n_launches"),
+    [(Gpu(), Gpu(), 1), (SECOND, FIRST_READS_SECOND, 0)],
+    ids=["one device", "two"],
+)
+def test_scattered_pages_of_one_device_are_copied_by_one_kernel(
+    owner_gpu: Gpu, reader_gpu: Gpu, n_launches: int, tmp_path: Path
+) -> None:
+    with (
+        OwnerProcess("cuda_ipc", tmp_path, gpu=owner_gpu) as owner,
+        Reader("cuda_ipc", tmp_path, gpu=reader_gpu) as reader,
+    ):
+        copies = copies_of(owner.do("write", range(64)), [page * 37 % 64 for page in range(64)])
+        before = fake_of(reader).n_runs_kernels  # compiled by then
+        assert before > 0
+        assert reader.pull(owner.key, copies) == (Status.DONE, "")
+        assert reader.holds(copies)
+        assert fake_of(reader).n_runs_kernels - before == n_launches
+
+
 def test_another_host_is_another_way(tmp_path: Path) -> None:
     with (
         OwnerProcess("auto", tmp_path, gpu=Gpu()) as owner,

@@ -40,17 +40,15 @@ def test_every_page_moves_once(copies: tuple[Copy, ...], window_pages: int) -> N
     moved: dict[int, int] = {}
     for part in parts:
         assert 1 <= len(part) <= window_pages
-        for run in runs(part):
-            for i in range(run.n_pages):
-                assert run.local + i not in moved
-                moved[run.local + i] = run.remote + i
+        for remote, local, n_pages in runs(part, 1).tolist():
+            for i in range(n_pages):
+                assert local + i not in moved
+                moved[local + i] = remote + i
     assert moved == {copy.local: copy.remote for copy in copies}
 
 
 @given(copies=pulls())
 def test_no_two_runs_in_a_row_could_be_one(copies: tuple[Copy, ...]) -> None:
     for part in windows(copies, PAGE_BYTES, N_PAGES * PAGE_BYTES):
-        merged = runs(part)
-        for last, run in pairwise(merged):
-            adjacent = (last.remote + last.n_pages, last.local + last.n_pages)
-            assert adjacent != (run.remote, run.local)
+        for (remote, local, n_pages), run in pairwise(runs(part, PAGE_BYTES).tolist()):
+            assert run[:2] != [remote + n_pages, local + n_pages]

@@ -32,6 +32,7 @@ class CudaBackend(MappedBackend):
     name = "cuda_ipc"
     file_suffix = "cuda"
     window_bytes = 256 * 2**20  # a tenth of a millisecond on the device, ten between two by PCIe
+    windows_begun = 2  # while one is copied, the next is asked for
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class CudaBackend(MappedBackend):
         except RuntimeError:  # a device, or a system, without CUDA IPC
             return None
         self._own[number] = region
+        self._stream.make_ready(region.pages.address)
         return f"{region.device.bus_id}{_BETWEEN}{self._path}"
 
     def obstacle(self, remote: RegionKey) -> str:
@@ -81,7 +83,7 @@ class CudaBackend(MappedBackend):
     def map(self, fd: int, remote: RegionKey, connection: socket.socket) -> DeviceReader:
         if remote.owner == self._instance:  # CUDA opens no handle in the process that it is of
             own = self._own[remote.region]
-            return DeviceReader(own.pages.address, own.generations, self._stream)
+            return DeviceReader(own.pages.address, own.generations, self._stream, is_same=True)
         try:
             return PeerDevicePages(
                 fd,

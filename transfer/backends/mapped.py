@@ -15,7 +15,8 @@ from common.rundir import SHORT_INSTANCE, socket_file
 from transfer import fdpass
 from transfer.api import Region
 from transfer.backends.commands import Command, Commanding
-from transfer.backends.mapped_mover import Mover, PeerMemory
+from transfer.backends.mapped_mover import Mover
+from transfer.backends.windows import PeerMemory
 from transfer.fdpass import FdDesk
 from transfer.inbox import Inbox
 from transfer.tickets import Tickets
@@ -28,6 +29,7 @@ class MappedBackend(Commanding, ABC):
     name: str
     file_suffix: str  # of the socket
     window_bytes: int
+    windows_begun: int
 
     def __init__(
         self,

@@ -9,50 +9,23 @@ import os
 import selectors
 import socket
 import time
-from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from common.errors import InvariantBroken, PeerError
 from common.ids import InstanceId
 from common.messages import RegionKey
 from transfer import fdpass
-from transfer.api import Copy, PageArray
 from transfer.backends.commands import Command, Connect, Forget, Nudge
+from transfer.backends.windows import Fault, PeerMemory, Windows
 from transfer.fdpass import FdDesk
 from transfer.inbox import Inbox
-from transfer.plan import runs, windows
 from transfer.tickets import Pull, Reason, Tickets
 
 _ASK_AGAIN_S = 0.05  # after the owner's queue was full
 _PAUSE_S = 1.0  # far more than _POLL_S
 _POLL_S = 0.25  # how often deadlines are looked at while there are any
-
-
-class PeerMemory(Protocol):
-    """A peer's region, mapped. Used by one thread."""
-
-    @property
-    def lifeline(self) -> int | None:
-        """A descriptor that becomes readable when the owner has died and its memory with it; None:
-        the memory outlives its owner."""
-        ...
-
-    def copy(self, into: PageArray, runs: list[tuple[int, int, int]]) -> None:
-        """Byte runs (offset there, offset here, bytes). On return they are here, unvalidated.
-        PeerError: the owner has died, and what is here is worth nothing."""
-        ...
-
-    def are_still(self, pages: list[int], generations: NDArray[np.uint64]) -> bool:
-        """After a copy: were the pages, all through it, in the lives that were announced?"""
-        ...
-
-    def close(self) -> None:
-        """Unmap."""
-        ...
 
 
 class Memory(Protocol):
@@ -61,6 +34,11 @@ class Memory(Protocol):
     @property
     def window_bytes(self) -> int:
         """Copied between two looks at cancellations and other pulls."""
+        ...
+
+    @property
+    def windows_begun(self) -> int:
+        """How many are asked for before one is waited for."""
         ...
 
     def path(self, remote: RegionKey) -> str:
@@ -90,14 +68,6 @@ class _Source:
     forgotten: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class _Moving:
-    pull: Pull
-    source: _Source
-    windows: tuple[tuple[Copy, ...], ...]
-    n_moved: int = 0
-
-
 class Mover:
     """Made in one thread and run in another; after `run` has begun, all of it is that thread's."""
 
@@ -117,7 +87,7 @@ class Mover:
         self._pulls: set[Pull] = set()  # all that are not final
         self._sources: dict[tuple[InstanceId, int], _Source] = {}
         self._fetching: dict[_Source, None] = {}
-        self._moving: deque[_Moving] = deque()
+        self._windows = Windows(kind.window_bytes, kind.windows_begun, tickets)
         self._looked_s = 0.0  # at deadlines, last
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox, selectors.EVENT_READ, lambda: None)
@@ -136,13 +106,13 @@ class Mover:
                     self._obey(command)
                 if self._fetching or self._desk.waits:
                     self._expire(time.monotonic())
-                if self._moving:
-                    self._move(self._moving.popleft())
+                if not self._windows.idle:
+                    self._windows.step()
         finally:
             self._end()
 
     def _timeout_s(self) -> float | None:
-        if self._moving:
+        if not self._windows.idle:
             return 0.0
         if any(source.connection is None for source in self._fetching):
             return _ASK_AGAIN_S
@@ -282,51 +252,21 @@ class Mover:
             self._queue(pull, source)
 
     def _queue(self, pull: Pull, source: _Source) -> None:
+        if source.memory is None:
+            raise InvariantBroken(f"{source.remote.owner} is not mapped")
         source.n_moving += 1
-        parts = windows(pull.copies, source.remote.page_bytes, self._kind.window_bytes)
-        self._moving.append(_Moving(pull, source, parts))
+        self._windows.queue(pull, source.memory, partial(self._moved, pull, source))
 
-    def _move(self, moving: _Moving) -> None:
-        """One window; the others' turn comes before the next."""
-        fault = self._fault_of_moving(moving)
-        if fault is not None:
-            self._fail(moving.pull, *fault)
-        elif moving.n_moved == len(moving.windows):
-            self._pulls.discard(moving.pull)
-            self._tickets.done(moving.pull)
+    def _moved(self, pull: Pull, source: _Source, fault: Fault | None) -> None:
+        if fault is None:
+            self._pulls.discard(pull)
+            self._tickets.done(pull)
         else:
-            self._moving.append(moving)
-            return
-        moving.source.n_moving -= 1
-        self._unmap_if_unused(moving.source)
-
-    def _fault_of_moving(self, moving: _Moving) -> tuple[Reason, str] | None:
-        """Moves a window. Why it was not, or does not count; None: it does."""
-        if moving.pull.cancelled:
-            return Reason.CANCELLED, ""
-        try:
-            if self._move_window(moving, moving.windows[moving.n_moved]):
-                return None
-        except PeerError as error:
-            self._drop(moving.source)
-            return Reason.UNREACHABLE, str(error)
-        return Reason.STALE, f"pages of {moving.pull.remote.owner} were reused"
-
-    def _move_window(self, moving: _Moving, window: tuple[Copy, ...]) -> bool:
-        """False: a page was in another life than the announced one."""
-        memory, n = moving.source.memory, moving.source.remote.page_bytes
-        if memory is None:
-            raise InvariantBroken(f"{moving.source.remote.owner} was unmapped under a pull")
-        memory.copy(
-            moving.pull.local.pages,
-            [(run.remote * n, run.local * n, run.n_pages * n) for run in runs(window)],
-        )
-        announced = np.array([copy.generation for copy in window], np.uint64)
-        if not memory.are_still([copy.remote for copy in window], announced):
-            return False
-        moving.n_moved += 1
-        self._tickets.count(pulled_bytes=len(window) * n)
-        return True
+            self._fail(pull, *fault)
+            if fault[0] is Reason.UNREACHABLE:
+                self._drop(source)
+        source.n_moving -= 1
+        self._unmap_if_unused(source)
 
     def _unmap_if_unused(self, source: _Source) -> None:
         if source.forgotten and not source.n_moving:
@@ -343,11 +283,12 @@ class Mover:
 
     def _end(self) -> None:
         self._pulls.update(command for command in self._inbox.close() if isinstance(command, Pull))
+        self._windows.close()
         for pull in list(self._pulls):
             self._fail(pull, Reason.CLOSED, "")
         for source in list(self._fetching):
             self._hang_up(source)
-        for source in {*self._sources.values(), *(moving.source for moving in self._moving)}:
+        for source in list(self._sources.values()):
             self._unmap(source)
         self._desk.close()
         self._selector.close()

@@ -17,6 +17,7 @@ class ShmBackend(MappedBackend):
     name = "shm"
     file_suffix = "pages"
     window_bytes = 4 * 2**20
+    windows_begun = 1  # this process's CPUs copy
 
     def export(self, number: int, region: Region) -> str | None:
         if region.fd is None:

@@ -193,8 +193,8 @@ class _Copier:
     def _copied(self, moving: _Moving, piece: tuple[Copy, ...]) -> bool:
         """False: a page was in another life than the announced one."""
         n = moving.pull.remote.page_bytes
-        merged = [(run.remote * n, run.local * n, run.n_pages * n) for run in runs(piece)]
-        moving.source.copy(moving.pull.local.pages, merged)
+        copied = moving.source.copy(moving.pull.local.pages, runs(piece, n))
+        copied()
         announced = np.array([copy.generation for copy in piece], np.uint64)
         if not moving.source.are_still([copy.remote for copy in piece], announced):
             return False

@@ -67,7 +67,7 @@ def test_a_peer_s_view_follows_the_owner_and_cannot_write() -> None:
     memory.pages[2] = 9
     memory.generations[2] = 5
     into = np.zeros((4, 4096), np.uint8)
-    peer.copy(into, [(2 * 4096, 0, 4096)])
+    peer.copy(into, np.array([[2 * 4096, 0, 4096]]))()
     assert (into[0] == 9).all()
     assert not into[1:].any()
     assert peer.are_still([2], np.array([5], np.uint64))

@@ -1,7 +1,7 @@
 from common.ids import HostId, InstanceId, PageId
 from common.messages import RegionKey
 from transfer.api import Copy
-from transfer.plan import Run, local_fault, remote_fault, runs, windows
+from transfer.plan import local_fault, remote_fault, runs, windows
 
 REMOTE = RegionKey(
     owner=InstanceId("o"), host=HostId("h"), region=0, n_pages=10, page_bytes=4096, doors={}
@@ -27,16 +27,17 @@ def test_a_page_larger_than_the_window_is_a_window() -> None:
 
 def test_no_copies_are_no_windows() -> None:
     assert windows((), 4096, 4096) == ()
-    assert runs(()) == ()
+    assert runs((), 4096).shape == (0, 3)
 
 
 def test_runs_are_adjacent_on_both_sides() -> None:
     given = copies((1, 7), (2, 8), (3, 9), (4, 0), (6, 1), (7, 3), (8, 4))
-    assert runs(given) == (Run(1, 7, 3), Run(4, 0, 1), Run(6, 1, 1), Run(7, 3, 2))
+    assert runs(given, 1).tolist() == [[1, 7, 3], [4, 0, 1], [6, 1, 1], [7, 3, 2]]
 
 
 def test_one_remote_page_to_two_local_ones_is_two_runs() -> None:
-    assert runs(copies((1, 1), (1, 2))) == (Run(1, 1, 1), Run(1, 2, 1))
+    pages = [[1, 1, 1], [1, 2, 1]]
+    assert runs(copies((1, 1), (1, 2)), 4096).tolist() == [[4096 * n for n in run] for run in pages]
 
 
 def test_faults_of_the_peer_name_the_page() -> None:
