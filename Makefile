@@ -55,12 +55,12 @@ $(VENV)/.serve: $(INSTALLED)
 	@touch $@
 
 $(VENV)/.docs: $(INSTALLED)
-	scripts/setup.sh $(VENV) dev,docs
-	@touch $@ $(VENV)/.dev $(VENV)/.serve
+	scripts/setup.sh $(VENV) docs
+	@touch $@ $(VENV)/.serve
 
 $(VENV)/.deploy: $(INSTALLED)
-	scripts/setup.sh $(VENV) dev,deploy
-	@touch $@ $(VENV)/.dev $(VENV)/.serve
+	scripts/setup.sh $(VENV) deploy
+	@touch $@ $(VENV)/.serve
 
 $(VENV)/.dev: $(INSTALLED)
 	scripts/setup.sh $(VENV) dev

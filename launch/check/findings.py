@@ -19,7 +19,7 @@ WORKER_BYTES = 280_000_000  # of a worker, beside pages and weights
 GATEWAY_BYTES = 100_000_000
 OWN_FILES = 256  # that a server has open beside its clients' connections
 FETCH_FACTOR = 3  # a wheel, what is taken out of it, and room for others
-_COMPILE = "pip install --force-reinstall --no-deps -e . where the sources are"
+_COMPILE = "`make -B serve` where the sources are, or pip install --force-reinstall --no-deps ."
 
 
 class Level(StrEnum):
@@ -270,9 +270,9 @@ def _model(case: Case) -> Iterator[Finding]:
     if model.fetch_bytes is None:
         yield warn(
             "model",
-            f"{model.name}: not here, and the hub was not asked whether it has it: nobody knows "
-            "yet whether it can be served",
-            "the first start fetches it, if it is there; --model PATH is one that is here",
+            f"{model.name}: not on this machine, and the hub is not asked here: whether it has it, "
+            "and of a family that is served, shows at the first start, which fetches it",
+            "or --model PATH, of one that is here",
         )
     elif disk.free_bytes < FETCH_FACTOR * model.fetch_bytes:
         yield stop(

@@ -49,4 +49,6 @@ def _verdict(found: Sequence[Finding]) -> str:
     )
     if n_stop:
         return f"{n_stop} of this would stop it from serving"
-    return "it can serve" + (f", {n_warn} warning{'s' * (n_warn > 1)}" if n_warn else "")
+    if n_warn:  # one may be that nobody knows yet
+        return f"nothing of this would stop it from serving; {n_warn} warning{'s' * (n_warn > 1)}"
+    return "it can serve"
