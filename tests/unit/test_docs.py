@@ -34,11 +34,13 @@ def name_of(page: Path) -> str:
 
 @cache
 def flags() -> frozenset[str]:
-    """Of every command, and of every program under bench."""
+    """Of every command, and of every program under bench and tests/gpu."""
     served = {option.flag for option in OPTIONS.values()} | {f"--{alias}" for alias in ALIASES}
     off = {f"--no-{flag.removeprefix('--')}" for flag in served}
     off |= {re.sub(r"^--(\w+)\.", r"--\1.no-", flag) for flag in served}
-    sources = [*(HOME / "bench").rglob("*.py"), *(HOME / "launch").rglob("*.py")]
+    sources = [
+        path for at in ("bench", "launch", "tests/gpu") for path in (HOME / at).rglob("*.py")
+    ]
     written = {
         flag for source in sources for flag in re.findall(r'"(--[\w.-]+)"', source.read_text())
     }
