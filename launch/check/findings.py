@@ -272,7 +272,7 @@ def _model(case: Case) -> Iterator[Finding]:
             "model",
             f"{model.name}: not on this machine, and the hub is not asked here: whether it has it, "
             "and of a family that is served, shows at the first start, which fetches it",
-            "or --model PATH, of one that is here",
+            "--model PATH, of one that is here, needs no hub",
         )
     elif disk.free_bytes < FETCH_FACTOR * model.fetch_bytes:
         yield stop(
