@@ -13,13 +13,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from common.errors import InvariantBroken, SetupError
 from common.kernels.matrix import Matrix
-from common.model.device_memory import Allocation, DeviceMemory, Driver, Mapping, nvidia_driver
+from common.model.device_memory import (
+    Allocation,
+    DeviceMemory,
+    Driver,
+    Mapping,
+    NotShareable,
+    nvidia_driver,
+)
 from common.model.packing import Placed
 from common.model.rendezvous import Rendezvous
 from common.model.shared_weights import Filler, encoded_header
@@ -60,10 +66,14 @@ class Cuda:
         return DeviceMemory(self.driver(), self.device.index or 0)
 
     def tensor(self, mapping: Mapping) -> Tensor:
-        """The memory itself, as uint8: valid as long as it is mapped."""
-        buffer = torch.as_tensor(mapping, device=self.device)
-        if buffer.data_ptr() != mapping.address:  # as from another device's memory
-            raise InvariantBroken(f"torch copied memory of {self.device}")
+        """The memory itself, as uint8: valid as long as it is mapped. Raises NotShareable: torch
+        does not take it."""
+        try:
+            buffer = torch.as_tensor(mapping, device=self.device)
+        except RuntimeError as error:
+            raise NotShareable(f"torch: {error}") from error
+        if buffer.data_ptr() != mapping.address:
+            raise NotShareable(f"torch copies what is mapped on {self.device}")
         return buffer
 
     def synchronize(self) -> None:
@@ -114,8 +124,12 @@ class SharedDeviceWeights:
             mapping = allocation.map(writable=False)
         finally:
             allocation.release()
-        buffer = self._cuda.tensor(mapping)
-        self._check(buffer)
+        try:
+            buffer = self._cuda.tensor(mapping)
+            self._check(buffer)
+        except BaseException:
+            mapping.close()
+            raise
         return self._layout.views(buffer)
 
     def close(self) -> None:
@@ -141,7 +155,7 @@ class SharedDeviceWeights:
         with closing(allocation.map(writable=True)) as mapping:
             buffer = self._cuda.tensor(mapping)
             fill(self._layout.views(buffer))
-            header = torch.from_numpy(np.frombuffer(self._header, np.uint8).copy())
+            header = torch.frombuffer(bytearray(self._header), dtype=torch.uint8)
             buffer[-len(header) :] = header
             self._cuda.synchronize()  # other processes' kernels come after, without CUDA's help
 

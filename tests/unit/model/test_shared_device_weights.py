@@ -10,7 +10,8 @@ import torch
 
 from common.errors import SetupError
 from common.kernels.matrix import Matrix, plain
-from common.model.device_memory import NotShareable
+from common.model import shared_device_weights
+from common.model.device_memory import Mapping, NotShareable
 from common.model.device_weights import DeviceWeights, common_weights
 from common.model.packing import Packed, place
 from common.model.shared_device_weights import Layout, SharedDeviceWeights
@@ -131,7 +132,7 @@ def test_what_was_not_expected_is_refused(run_dir: Path, layout: Layout) -> None
     first.load(fill)
     with pytest.raises(SetupError, match=r"are not those expected .*name another --run-dir"):
         other.load()
-    assert other.driver.n_handles == 0
+    assert (other.driver.n_handles, other.driver.n_ranges) == (0, 0)
     first.close()
 
 
@@ -207,6 +208,32 @@ def test_a_hundred_openings_leave_no_descriptor(run_dir: Path) -> None:
         open_and_close()
     assert n_open() <= n_fds + 1  # the connection that was served last may be closing
     first.close()
+
+
+@pytest.mark.parametrize("refuses", [True, False], ids=["refuses", "copies"])
+def test_where_torch_does_not_take_what_is_mapped_each_has_a_copy(
+    run_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    refuses: bool,
+) -> None:
+    def as_tensor(mapping: Mapping, device: torch.device) -> torch.Tensor:
+        if refuses:
+            raise RuntimeError("The specified pointer resides on host memory")
+        return torch.zeros(mapping.n_bytes, dtype=torch.uint8, device=device)
+
+    class Cuda(FakeCuda):
+        tensor = shared_device_weights.Cuda.tensor
+
+    monkeypatch.setattr(torch, "as_tensor", as_tensor)
+    worker = Worker(run_dir)
+    worker.cuda = Cuda(worker.driver)
+    loaded = worker.load(fill)
+    check_values(loaded.tensors)
+    assert (loaded.shared, loaded.common_bytes) == (None, 0)
+    assert (worker.driver.n_handles, worker.driver.n_ranges) == (0, 0)
+    assert "event=weights_not_shared" in caplog.text
 
 
 def test_a_device_without_a_driver_shares_nothing(run_dir: Path) -> None:
