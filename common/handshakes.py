@@ -82,7 +82,7 @@ class Sources:
 
 
 def tell_of_strangers(listener: "zmq.Socket[bytes]") -> None:
-    """A line for each source whose connection to it fails, once a minute. Ends with it."""
+    """A line for each address whose connection to it fails, once a minute. Ends with it."""
     wanted = sum((*_FAILURES, zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED))
     events = listener.get_monitor_socket(wanted)
     threading.Thread(target=_tell, args=(events,), name="handshakes", daemon=True).start()
@@ -100,7 +100,8 @@ def _tell(events: "zmq.Socket[bytes]") -> None:
                     peers[told["value"]] = _peer(told["value"])
                 case zmq.EVENT_DISCONNECTED:  # follows the failure, of one thread as that is
                     peer = peers.pop(told["value"], UNKNOWN)
-                    n_tries = sources.tried(peer, time.monotonic()) if failed else 0
+                    # By a socket file come our own alone: one that fails has ended meanwhile.
+                    n_tries = sources.tried(peer, time.monotonic()) if failed and peer else 0
                     if n_tries:
                         fields = {"source": peer, "tries": n_tries, "detail": _STRANGER}
                         _log.warning(line("stranger_cut_off", **fields))
@@ -113,10 +114,10 @@ def _tell(events: "zmq.Socket[bytes]") -> None:
 
 
 def _peer(descriptor: int) -> str:
-    """The address at the other end of a socket that is not ours to close."""
+    """The address at the other end of a socket that is not ours to close; "": a socket file's."""
     try:
         with sockets.socket(fileno=os.dup(descriptor)) as same:
             address = same.getpeername()
     except OSError:
         return UNKNOWN
-    return "this host" if isinstance(address, str | bytes) else str(address[0])
+    return "" if isinstance(address, str | bytes) else str(address[0])

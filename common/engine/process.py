@@ -4,6 +4,7 @@ Must be called from the main thread, before others are started.
 """
 
 import ctypes
+import logging
 import os
 import signal
 from collections.abc import Callable, Collection
@@ -11,6 +12,7 @@ from types import FrameType
 
 from common.errors import SetupError
 from common.spellings import spell_cpus
+from common.values import LogLevel
 
 _PR_SET_PDEATHSIG = 1
 _MOST_CPUS = 8192  # that Linux can be built for
@@ -54,6 +56,13 @@ def die_with(parent: int) -> None:
         raise SetupError("prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # it may have died before the call
         raise SetupError("the process that started this worker is gone")
+
+
+def leave_joining_to_parent(level: LogLevel) -> None:
+    """Who joins and who goes, the process that started this one tells at `info`, too: once is
+    enough. At `debug` each tells."""
+    if level == "info":
+        logging.getLogger("common.engine.links").setLevel(logging.WARNING)
 
 
 def on_stop(stop: Callable[[bool], None], parent: int | None) -> None:

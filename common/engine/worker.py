@@ -27,7 +27,7 @@ from common.engine.gpu_profile import measured
 from common.engine.journal import Journal
 from common.engine.kind import Kind, Mover, Pages, Parts
 from common.engine.links import Links
-from common.engine.process import die_with, on_stop, pin
+from common.engine.process import die_with, leave_joining_to_parent, on_stop, pin
 from common.engine.runner import Runner, on_stream
 from common.engine.shell import Shell
 from common.engine.sizing import Sizes, sizes
@@ -58,7 +58,7 @@ EXIT_SETUP = 2
 _GOODBYE_MS = 200  # for the last messages to leave
 _DEVICE_S = 5.0  # for the last pass to end
 _WILDCARDS = ("0.0.0.0", "::", "[::]", "*")
-_PROGRESS_S = 1.0
+_PROGRESS_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +79,8 @@ def run_worker(
     instance = instance or InstanceId(uuid.uuid4().hex)
     name = f"{config.name}/{instance[:8]}"
     set_up_logging(config.log_level, name, log_format=config.log_format)
+    if parent is not None:
+        leave_joining_to_parent(config.log_level)
     pin(config.cpus)
     with suppress(RuntimeError):  # already set, in a process that embeds us
         torch.set_num_interop_threads(1)
@@ -156,7 +158,7 @@ class _Worker:
     def _tokens(self) -> GrammarTokenizer:
         began = time.monotonic()
         tokenizer = GrammarTokenizer(load_text_model(Path(self._config.model)))
-        _log.info(line("grammars_ready", seconds=time.monotonic() - began))
+        _log.debug(line("grammars_ready", seconds=time.monotonic() - began))
         return tokenizer
 
     # --- the parts ---------------------------------------------------------------------------
@@ -198,7 +200,7 @@ class _Worker:
         if config.threads > n_cpus:  # they wait for each other
             _log.warning(line("more_threads_than_cpus", threads=config.threads, cpus=n_cpus))
         how = kernels(dtype, device.torch)
-        _log.info(line("loading", path=config.model, device=device.name, kernels=how))
+        _log.debug(line("loading", path=config.model, device=device.name, kernels=how))
         loaded = load_model(
             Path(config.model),
             dtype,
@@ -211,7 +213,8 @@ class _Worker:
         self._stack.callback(loaded.close)
         if config.quantization != "none" and not packs(dtype):
             _log.warning(line("weights_widened", quantization=config.quantization, kernels=how))
-        _log.info(line("loaded", seconds=time.monotonic() - began, bytes=loaded.weights_bytes))
+        took = {"seconds": time.monotonic() - began, "bytes": loaded.weights_bytes}
+        _log.info(line("loaded", **took, device=device.name, kernels=how))
         return loaded
 
     def _shared_at(self, device: Device) -> Path | None:
@@ -246,7 +249,7 @@ class _Worker:
     def _warm(self, runner: Runner, size: Sizes) -> Runner:
         n_tokens = min(self._config.chunk_tokens, size.max_model_len - 1)
         seconds = runner.warm_up(n_tokens)
-        _log.info(line("warmed_up", tokens=n_tokens, seconds=seconds))
+        _log.debug(line("warmed_up", tokens=n_tokens, seconds=seconds))
         return runner
 
     def _made_ready(self, runner: Runner, size: Sizes, n_vocab: int, wakeup: Wakeup) -> Passes:
@@ -301,7 +304,7 @@ class _Worker:
         pool = PagePool(size.n_pages, pages.generations)
         host = _host(mover, host_pages)
         parts = Parts(limits=limits, pool=pool, host=host, fingerprint=loaded.fingerprint)
-        _log.info(line("joining", gateway=config.join, threads=config.threads))
+        _log.debug(line("joining", gateway=config.join, threads=config.threads))
         return Shell(
             core=self._kind.make_core(config, parts),
             mailbox=mailbox,
@@ -337,7 +340,7 @@ def _host(mover: Mover, pages: Pages | None) -> HostMemory | None:
 
 
 class _Progress:
-    """A line a second while weights load."""
+    """A line now and then while weights load."""
 
     def __init__(self) -> None:
         self._said_at = time.monotonic()

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from common.config import ServeConfig
-from common.engine.process import die_with
+from common.engine.process import die_with, leave_joining_to_parent
 from common.errors import SetupError
 from common.ids import InstanceId, Role
 from common.log import line, set_up_logging
@@ -136,6 +136,7 @@ def main(argv: Sequence[str]) -> int:
     name, form = f"{config.name}/{instance[:8]}", config.serve.log_format
     set_up_logging(config.log_level, name, log_format=form)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it would tell its own starts and stops
+    leave_joining_to_parent(config.log_level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher's to judge
     try:
         die_with(told.parent)

@@ -3,8 +3,10 @@
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx2 as httpx
 import openai
 import pytest
 
@@ -51,7 +53,7 @@ def test_killed_it_takes_its_workers_with_it(default_model: Path) -> None:
 
 def test_told_while_it_starts(default_model: Path) -> None:
     with launched(default_model, *SMALL) as server:
-        while "event=loading" not in server.log():
+        while "event=memory" not in server.log():  # its weights come next
             assert server.process.poll() is None, server.tail()
             time.sleep(0.02)
         assert server.stop() == 0
@@ -98,3 +100,24 @@ def test_a_request_log_that_cannot_be_written(default_model: Path) -> None:
         assert server.wait() == 2
         server.assert_nothing_left()
         assert server.log() == f"baton: --request-log {path}: No such file or directory\n"
+
+
+@pytest.mark.full
+def test_a_text_that_takes_longer_than_there_is(default_model: Path) -> None:
+    """To be made tokens: its client is told when to come again."""
+    with launched(default_model, *SMALL, "--shutdown-timeout", "0.2") as server:
+        server.wait_until_ready()
+        with httpx.Client(base_url=server.url, timeout=60) as client, ThreadPoolExecutor(3) as pool:
+            asked = [
+                pool.submit(client.post, "/tokenize", json={"prompt": "abcdefgh " * 110_000})
+                for _ in range(3)
+            ]
+            time.sleep(0.3)
+            server.process.send_signal(signal.SIGTERM)
+            answers = [one.result() for one in asked]
+        assert server.wait() == 0
+        refused = [one for one in answers if one.status_code != 200]
+        assert refused
+        for one in refused:
+            assert (one.status_code, one.headers["retry-after"]) == (503, "5")
+        server.assert_nothing_left()
