@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Iterable
 
 from common.engine.events import StepDone, StepFailed
+from common.engine.lead import Lead
 from common.engine.reports import Pulse
 from common.errors import InvariantBroken
 from common.ids import InstanceId, StepId
 from decode.passes import Pass
 from decode.state import Sample
 
-LATE_SHARE = 0.1  # of the plans that were made ahead, too late for the device
+LEAD_FIRST_S = 1e-3
 LEAD_STEP_S = 2e-4
 LEAD_MIN_S = 2e-4
 LEAD_MAX_S = 5e-3
@@ -31,7 +32,13 @@ class Steps:
         self._unanswered: deque[Pass] = deque()
         self._ahead: set[StepId] = set()  # of these: planned while another was computed
         self._next = StepId(0)
-        self._lead_s = 1e-3  # before the end of a step the next is planned
+        self._lead = Lead(
+            first_s=LEAD_FIRST_S,
+            step_s=LEAD_STEP_S,
+            least_s=LEAD_MIN_S,
+            most_s=LEAD_MAX_S,
+            most_share=LEAD_MAX_SHARE,
+        )
         self._plan_at: float | None = None  # while the oldest is computed; None: not ahead
         self._in_vain = False  # while this step runs, there was nothing to plan ahead
 
@@ -82,22 +89,13 @@ class Steps:
         self._in_vain = False
         self._pulse.begin(work.step, work.plan.n_rows, now)
         ends_at = self._pulse.ends_at if self._plan_ahead else None
-        if ends_at is None:
-            self._plan_at = None
-        else:
-            self._plan_at = ends_at - min(self._lead_s, LEAD_MAX_SHARE * (ends_at - now))
+        self._plan_at = None if ends_at is None else self._lead.plan_at(ends_at, now)
 
     def _learn(self, event: StepDone | StepFailed) -> None:
-        """Lead as long as it takes to be late in a share of the cases (a quantile, by its
-        subgradient): what is measured is all that planning takes and all that ends too early."""
         if event.step in self._ahead:
-            late = isinstance(event, StepDone) and event.ready_s < 0
+            self._lead.learn(late=isinstance(event, StepDone) and event.ready_s < 0)
         elif len(self._unanswered) == 1 and self.wake_at is not None:
-            late = True  # the step ended, and the next was not planned
-        else:
-            return
-        self._lead_s += LEAD_STEP_S * (late - LATE_SHARE)
-        self._lead_s = min(max(self._lead_s, LEAD_MIN_S), LEAD_MAX_S)
+            self._lead.learn(late=True)  # the step ended, and the next was not planned
 
     def unread(self) -> dict[InstanceId, int]:
         """Tokens that will be drawn for each gateway; a few of them perhaps in vain."""

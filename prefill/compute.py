@@ -127,7 +127,7 @@ class Compute:
         return PassPlan(**arrays, draws=tuple(draws), scores=tuple(scores))  # pyright: ignore[reportArgumentType] pack() names its arrays as PassPlan does
 
     def commit(self, chunks: Sequence[Chunk], plan: PassPlan, result: PassResult) -> list[Prompt]:
-        """The pass is final. Returns the live prompts it was for, further on than before."""
+        """The pass is computed. Returns the live prompts it was for, further on than before."""
         drawn = {
             (d.transfer, d.attempt, d.sample): got
             for d, got in zip(plan.draws, result.drawn, strict=True)
@@ -138,7 +138,6 @@ class Compute:
         live = [c for c in chunks if c.prompt.phase is Phase.RUNNING]
         for chunk in live:
             prompt = chunk.prompt
-            prompt.step = None
             prompt.done = chunk.end
             prompt.scored += scored.get(prompt.key, ())
             self._publish(prompt, prompt.done // self.page_tokens)

@@ -56,6 +56,7 @@ class PrefillOptions:
     fingerprint: str  # of the model: the root of every page's name
     chunk_tokens: int
     enable_prefix_caching: bool = True
+    plan_ahead: bool = False  # the next pass, while one is computed
     heartbeat_s: float = HEARTBEAT_BUSY_S
 
 
@@ -76,7 +77,12 @@ class PrefillCore:
         self._draining = False
         self._pulse = Pulse()
         self._passes = Passes(
-            self._compute, limits, self._peers, self._pulse, chunk_tokens=options.chunk_tokens
+            self._compute,
+            limits,
+            self._peers,
+            self._pulse,
+            chunk_tokens=options.chunk_tokens,
+            plan_ahead=options.plan_ahead,
         )
         self._snapshots = Snapshots(pool, self._pulse)
         self._misjudged = Misjudged()

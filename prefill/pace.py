@@ -76,33 +76,46 @@ class _Measured:
         return self.pairs / self.tokens if self.tokens else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A pass that is not final."""
+
+    n_tokens: int
+    n_pairs: float
+    is_cut: bool  # it might not be longer
+
+
 class Pace:
     """Fed with every pass and every TTFT that is stated. Seconds of the core's clock."""
 
     def __init__(self) -> None:
         self._shallow, self._deep = _Measured(), _Measured()
         self._sizes: deque[tuple[int, bool]] = deque(maxlen=RECENT_PASSES)  # tokens; was it cut?
-        self._running: tuple[int, float, float] | None = None  # tokens, pairs, and since when
-        self._is_cut = False  # the running pass may not be longer
+        self._launched: deque[_Launched] = deque()
+        self._began = 0.0  # the first of them
         self._tightest: tuple[float, float] | None = None  # TTFT, and until when it is heeded
 
     # --- what passes cost --------------------------------------------------------------------
 
     def begin(self, n_tokens: int, n_pairs: float, now: float) -> None:
-        self._running = (n_tokens, n_pairs, now)
+        """A pass is launched, and begins when those before it are final."""
         limit = self.limit(now)
-        self._is_cut = limit is not None and (
+        is_cut = limit is not None and (
             n_tokens * limit.cost.token_s + n_pairs * limit.cost.pair_s >= limit.pass_s / FILLED
         )
+        if not self._launched:
+            self._began = now
+        self._launched.append(_Launched(n_tokens, n_pairs, is_cut))
 
     def end(self, now: float) -> None:
         """The running pass is final, well or badly."""
-        if self._running is not None and now > self._running[2]:
-            n_tokens, n_pairs, began = self._running
-            kind = self._deep if n_pairs > DEEP_TOKENS * n_tokens else self._shallow
-            kind.add(n_tokens, n_pairs, now - began)
-            self._sizes.append((n_tokens, self._is_cut))
-        self._running = None
+        if not self._launched:
+            return
+        run, began, self._began = self._launched.popleft(), self._began, now
+        if now > began:
+            kind = self._deep if run.n_pairs > DEEP_TOKENS * run.n_tokens else self._shallow
+            kind.add(run.n_tokens, run.n_pairs, now - began)
+            self._sizes.append((run.n_tokens, run.is_cut))
 
     @property
     def cost(self) -> Cost | None:
@@ -116,13 +129,21 @@ class Pace:
         pair_s = min(max(0.0, (deep.token_s - shallow.token_s) / apart), deep.token_s / deep.depth)
         return Cost(max(0.0, shallow.token_s - pair_s * shallow.depth), pair_s)
 
-    def rest_s(self, now: float) -> float:
-        """What the running pass should still take; 0: none runs, or it is not known."""
+    @property
+    def ends_at(self) -> float | None:
+        """When the running pass should be final; None: none runs, or it is not known."""
         cost = self.cost
-        if self._running is None or cost is None:
+        if not self._launched or cost is None:
+            return None
+        return self._began + _seconds(self._launched[0], cost)
+
+    def rest_s(self, now: float) -> float:
+        """What the passes that are launched should still take; 0: none is, or it is not known."""
+        ends_at, cost = self.ends_at, self.cost
+        if ends_at is None or cost is None:
             return 0.0
-        n_tokens, n_pairs, began = self._running
-        return max(0.0, began + n_tokens * cost.token_s + n_pairs * cost.pair_s - now)
+        behind = (_seconds(run, cost) for n, run in enumerate(self._launched) if n)
+        return max(0.0, ends_at - now) + sum(behind)
 
     def is_known(self, n_tokens: int, n_cut: int) -> bool:
         """Passes were measured that tell what so many tokens take, if a limit lets them be of
@@ -156,3 +177,7 @@ class Pace:
         if ttft_s == inf or cost is None:
             return None
         return Limit(max(SHORTEST_PASS_S, ttft_s / PASS_SHARE), cost)
+
+
+def _seconds(run: _Launched, cost: Cost) -> float:
+    return run.n_tokens * cost.token_s + run.n_pairs * cost.pair_s

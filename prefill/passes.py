@@ -1,72 +1,63 @@
-"""From queued prompts to a running pass: who starts, who waits for a prefix, what is launched.
+"""From queued prompts to passes: who starts, who waits for a prefix, what is launched.
 
 Knows nothing of leases or messages: `prefill.core` announces what comes of it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 
 from common.engine.events import Action, Launch, Pull, StepDone, StepFailed
-from common.engine.plan import PassPlan
 from common.engine.reports import Peers, Pulse
-from common.errors import InvariantBroken
-from common.ids import StepId, TicketId
+from common.ids import TicketId
 from common.messages import Limits
 from prefill.compute import Compute, step_fence, ticket_fence
-from prefill.pace import Pace, pairs
+from prefill.pace import Pace
 from prefill.scheduler import TO_COMPUTE, Chunk, Room, plan, to_set_back
 from prefill.state import Event as Moved
 from prefill.state import Phase, Prompt
+from prefill.steps import Pass, Steps
 
 WAIT_FOR_ACCEPT_S = 0.25  # at most, where the router says that decode holds more of the prefix
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """The unanswered Launch."""
-
-    step: StepId
-    chunks: tuple[Chunk, ...]
-    plan: PassPlan
-
-
 class Passes:
-    """At most one pass runs; pulls of prefixes go on beside it."""
+    """Up to two are unanswered; pulls of prefixes go on beside them."""
 
     def __init__(
-        self, compute: Compute, limits: Limits, peers: Peers, pulse: Pulse, *, chunk_tokens: int
+        self,
+        compute: Compute,
+        limits: Limits,
+        peers: Peers,
+        pulse: Pulse,
+        *,
+        chunk_tokens: int,
+        plan_ahead: bool,
     ) -> None:
         self._compute = compute
         self._limits = limits
         self._peers = peers
-        self._pulse = pulse
         self.chunk_tokens = chunk_tokens
         self.pace = Pace()
-        self._running: _Running | None = None
+        self._steps = Steps(pulse, self.pace, plan_ahead=plan_ahead)
         self._tickets: dict[TicketId, Prompt] = {}
-        self._next_step = 0
         self._next_ticket = 0
 
     @property
     def idle(self) -> bool:
-        return self._running is None and not self._tickets
+        return self._steps.idle and not self._tickets
 
     def launch(self, queue: Sequence[Prompt], now: float) -> tuple[list[Prompt], list[Action]]:
-        """Start what may start and run what can run, unless a pass runs already.
+        """Start what may start and launch what can run, if it is time to.
 
         `queue`: all prompts, in order. Returns the prompts that were started, and what to do.
         """
         started: list[Prompt] = []
         actions: list[Action] = []
-        if self._running is not None or not any(p.phase in TO_COMPUTE for p in queue):
+        if not self._steps.may_plan(now):
             return started, actions
-        chunks = self._plan(queue, now, owed_at=now)
-        if not chunks:  # nobody uses the pages that whoever decode waits for may lack
-            chunks = self._plan(queue, now, owed_at=inf)
         ready: list[Chunk] = []
-        for chunk in chunks:
+        for chunk in self._chunks(queue, now):
             prompt = chunk.prompt
             if not chunk.starts:
                 ready.append(chunk)
@@ -77,15 +68,26 @@ class Passes:
                     end = min(len(prompt.tokens), prompt.done + chunk.end)
                     ready.append(Chunk(prompt, end, starts=True))
         if ready:
-            step = StepId(self._next_step)
-            self._next_step += 1
-            n_pairs = sum(pairs(c.prompt.planned, c.end - c.prompt.planned) for c in ready)
-            pass_plan = self._compute.build(ready, step)
-            self._running = _Running(step, tuple(ready), pass_plan)
-            self._pulse.begin(step, pass_plan.n_rows, now)
-            self.pace.begin(pass_plan.n_rows, n_pairs, now)
-            actions.append(Launch(step, pass_plan))
+            actions.append(self._launched(ready, now))
+        else:
+            self._steps.nothing()
         return started, actions
+
+    def _launched(self, chunks: list[Chunk], now: float) -> Launch:
+        spans = [(c.prompt.planned, c.end - c.prompt.planned) for c in chunks]
+        step = self._steps.next
+        work = Pass(step, tuple(chunks), self._compute.build(chunks, step))
+        self._steps.launched(work, spans, now)
+        return Launch(step, work.plan)
+
+    def _chunks(self, queue: Sequence[Prompt], now: float) -> tuple[Chunk, ...]:
+        if not any(p.phase in TO_COMPUTE for p in queue):
+            return ()
+        chunks = self._plan(queue, now, owed_at=now)
+        if chunks or not self._steps.idle:
+            return chunks
+        # Nobody uses the pages that whoever decode waits for may lack.
+        return self._plan(queue, now, owed_at=inf)
 
     def _plan(self, queue: Sequence[Prompt], now: float, *, owed_at: float) -> tuple[Chunk, ...]:
         may_start = partial(self._may_start, now=now)
@@ -115,9 +117,9 @@ class Passes:
         return min(hint // self._limits.page_tokens, prompt.reusable)
 
     def wake_at(self, queue: Sequence[Prompt], now: float) -> float | None:
-        """When a prompt has waited long enough for an Accept."""
-        if self._running is not None:
-            return None
+        """When the next pass is to be planned, or a prompt has waited long enough for an Accept."""
+        if not self._steps.may_plan(now):
+            return self._steps.wake_at
         waiting = (p for p in queue if p.phase is Phase.WAITING and self._elsewhere(p))
         times = (p.arrived + WAIT_FOR_ACCEPT_S for p in waiting)
         return min((at for at in times if at > now), default=None)
@@ -161,16 +163,15 @@ class Passes:
 
     def step_final(self, event: StepDone | StepFailed, now: float) -> list[Prompt]:
         """The live prompts that the pass was for; further on, if it was well."""
-        running, self._running = self._running, None
-        if running is None or running.step != event.step:
-            raise InvariantBroken(f"step {event.step} is final and was not running")
-        self._pulse.end(now)
-        self.pace.end(now)
+        work = self._steps.final(event, now)
+        for chunk in work.chunks:
+            if chunk.prompt.step == event.step:
+                chunk.prompt.step = None
         if isinstance(event, StepDone):
-            live = self._compute.commit(running.chunks, running.plan, event.result)
+            live = self._compute.commit(work.chunks, work.plan, event.result)
         else:
-            live = [c.prompt for c in running.chunks if c.prompt.phase is Phase.RUNNING]
+            live = [c.prompt for c in work.chunks if c.prompt.phase is Phase.RUNNING]
             for prompt in live:
-                prompt.step, prompt.failed_alone = None, len(running.chunks) == 1
+                prompt.failed_alone = len(work.chunks) == 1
         self._compute.pool.fence_final(step_fence(event.step))
         return live

@@ -196,7 +196,7 @@ class _Budget:
         if self._room.limit is None:
             return tuple(chunks)
         made = [self._longer(chunk, self._room.limit) for chunk in chunks]
-        if len(made) == 1 and sum(p.phase in TO_COMPUTE for p in queue) == 1:
+        if len(made) == 1 and sum(p.phase in TO_COMPUTE and p.remaining > 0 for p in queue) == 1:
             made = [self._whole(made[0])]
         return tuple(made)
 

@@ -77,12 +77,12 @@ class Prompt:
     phase: Phase = Phase.WAITING
     pages: list[PageId] = field(default_factory=list[PageId])  # whole prompt, once reserved
     done: int = 0  # tokens whose KV is in the pages
-    planned: int = 0  # done, and what the running step adds
+    planned: int = 0  # done, and what unanswered steps add
     cached: int = 0  # tokens found, not computed
     published: int = 0  # full pages known to the prefix index
     wants: bool = False  # the pool keeps what it has of the reusable pages, if it can
     accept: Accept | None = None  # decode has room; None before, and after its Release
-    step: StepId | None = None  # the running step that writes its pages
+    step: StepId | None = None  # the last of the unanswered steps that write its pages
     ticket: TicketId | None = None  # the fetch
     fetching: tuple[int, int] = (0, 0)  # page-table range that the fetch fills
     handed: tuple[HandedToken, ...] = ()  # the first tokens, once drawn

@@ -75,6 +75,8 @@ def scenario(seed: int) -> Scenario:
     )
     drawn = replace(drawn, poison=Random(f"poison {seed}").choice((*POISONS, *[None] * 8)))
     drawn = replace(drawn, deadly=Random(f"deadly {seed}").random() < 0.5)
+    ahead = Random(f"ahead {seed}").random() < 0.5
+    drawn = replace(drawn, shape=replace(drawn.shape, plan_ahead=ahead))
     kind = draw.random()
     if kind < REUSE_SHARE:
         return _reuse(drawn)

@@ -52,6 +52,7 @@ class Shape:
     far: bool = False  # one host each: pages of the dead, and across a cut, cannot be pulled
     rounding: bool = False  # each attempt draws tokens of its own, as it may in bf16
     same_address: bool = False  # a worker's next life listens where the last one did
+    plan_ahead: bool = False  # workers plan a pass while one is computed, as those on GPUs do
 
     def part(self, role: Role) -> Part:
         """Of a prefill or a decode worker."""

@@ -204,6 +204,7 @@ def core_of(
             fingerprint=FINGERPRINT,
             chunk_tokens=chunk_tokens,
             enable_prefix_caching=shape.caching,
+            plan_ahead=shape.plan_ahead,
             heartbeat_s=shape.heartbeat_s,
         )
         return PrefillCore(limits, pool, options)
@@ -211,6 +212,7 @@ def core_of(
         fingerprint=FINGERPRINT,
         chunk_tokens=chunk_tokens,
         enable_prefix_caching=shape.caching,
+        plan_ahead=shape.plan_ahead,
         most_repeats=most_repeats,
         heartbeat_s=shape.heartbeat_s,
     )

@@ -1,5 +1,6 @@
 """A prefill core on a bench: messages in by sender, actions out, a clock that the test turns."""
 
+from collections import deque
 from itertools import pairwise
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from common.engine.events import (
     TicketFinal,
 )
 from common.engine.plan import Drawn, PassPlan, PassResult
-from common.ids import HostId, InstanceId, PageHash, PageId, Role, TransferId
+from common.ids import HostId, InstanceId, PageHash, PageId, Role, StepId, TransferId
 from common.kv.pages import PagePool
 from common.kv.prefix import page_hashes
 from common.messages import (
@@ -139,6 +140,7 @@ class Bench:
         max_waiting: int = 8,
         chunk_tokens: int = 16,
         cache: bool = True,
+        plan_ahead: bool = False,
         peers: tuple[InstanceId, ...] = (G, D),
     ) -> None:
         limits = Limits(
@@ -150,14 +152,19 @@ class Bench:
             max_waiting=max_waiting,
         )
         options = PrefillOptions(
-            fingerprint=FINGERPRINT, chunk_tokens=chunk_tokens, enable_prefix_caching=cache
+            fingerprint=FINGERPRINT,
+            chunk_tokens=chunk_tokens,
+            enable_prefix_caching=cache,
+            plan_ahead=plan_ahead,
         )
+        self.plan_ahead = plan_ahead
         self.pool = PagePool(n_pages, np.zeros(n_pages, np.uint64))
         self.core = PrefillCore(limits, self.pool, options)
         self.now = 0.0
         self.wake_at: float | None = None
         self.actions: tuple[Action, ...] = ()
-        self.launched: Launch | None = None
+        self.unanswered: deque[Launch] = deque()
+        self.began_at = 0.0  # the oldest of them
         for instance in peers:
             self.take(PeerUp(hello(instance)))
 
@@ -167,9 +174,16 @@ class Bench:
         self.core.check()
         self.actions, self.wake_at = decision.actions, decision.wake_at
         for launch in self.did(Launch):
-            assert self.launched is None
-            self.launched = launch
+            if not self.unanswered:
+                self.began_at = self.now
+            self.unanswered.append(launch)
+        assert len(self.unanswered) <= 1 + self.plan_ahead
         return self.actions
+
+    @property
+    def launched(self) -> Launch | None:
+        """The running pass."""
+        return self.unanswered[0] if self.unanswered else None
 
     def hear(self, *messages: AnyMessage, sender: InstanceId = G) -> tuple[Action, ...]:
         return self.take(*(Received(sender, message) for message in messages))
@@ -178,18 +192,20 @@ class Bench:
         self.now += seconds
         return self.take()
 
-    def done(self, *tokens: int, result: PassResult | None = None) -> tuple[Action, ...]:
+    def done(
+        self, *tokens: int, result: PassResult | None = None, ready_s: float = 0.0
+    ) -> tuple[Action, ...]:
         """The running pass is final, and drew these."""
-        assert self.launched is not None
-        step, self.launched = self.launched.step, None
         drawn = tuple(Drawn(token=token) for token in tokens)
-        return self.take(StepDone(step, result or PassResult(drawn=drawn)))
+        return self.take(StepDone(self._ended(), result or PassResult(drawn=drawn), ready_s))
 
     def raised(self, detail: str) -> tuple[Action, ...]:
         """The running pass is final, and its results are none."""
-        assert self.launched is not None
-        step, self.launched = self.launched.step, None
-        return self.take(StepFailed(step, detail))
+        return self.take(StepFailed(self._ended(), detail))
+
+    def _ended(self) -> StepId:
+        self.began_at = self.now
+        return self.unanswered.popleft().step
 
     def pulled(self, pull: Pull, *, ok: bool = True) -> tuple[Action, ...]:
         return self.take(TicketFinal(pull.ticket, ok, "" if ok else "torn"))
