@@ -36,7 +36,9 @@ def of_point(design: Design, points: Sequence[Point], slo: Goodput | None, point
 
 def _latencies(point: Point) -> str:
     numbers = measures.summarise(point.outcomes, None, measures.duration_s(point.outcomes))
-    errors = "".join(f", {kind} {n} times" for kind, n in numbers["errors_by_kind"].items())
+    errors = "".join(
+        f", {kind} {n} time{'s' * (n > 1)}" for kind, n in numbers["errors_by_kind"].items()
+    )
     if not numbers["completed"]:
         return f"nothing was answered{errors}"
     return (

@@ -298,7 +298,7 @@ class Supervisor:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         worker.trouble = f"{name} ended with {how}"
         if n_failed:
-            worker.trouble += f", {n_failed} times before it had joined"
+            worker.trouble += f", {n_failed} time{'s' * (n_failed > 1)} before it had joined"
         if code == SETUP_EXIT:
             worker.trouble += f": {_reason(worker.lines)}"
         _log.error(line("worker_exited", worker=name, exit_code=code, restart_in_s=wait_s))

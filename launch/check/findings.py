@@ -153,11 +153,12 @@ def _cores(case: Case) -> Iterator[Finding]:
     threads = sum(worker.threads for worker in case.workers)
     n_prefill = sum(worker.role is Role.PREFILL for worker in case.workers)
     quota = processor.quota_cpus
+    n_decode = len(case.workers) - n_prefill
     text = (
         f"{len(processor.cpus)} ({spell_cpus(processor.cpus)})"
         f"{'' if quota is None else f', of which the cgroup gets the time of {quota:g}'}; "
-        f"{n_prefill} prefill and {len(case.workers) - n_prefill} decode workers with "
-        f"{threads} threads in all"
+        f"{n_prefill} prefill and {n_decode} decode worker{'s' * (n_decode != 1)} with "
+        f"{threads} thread{'s' * (threads != 1)} in all"
     )
     if threads > case.n_cpus:
         yield warn(
@@ -221,7 +222,7 @@ def lacking_for(number: int, gpu: Gpu, software: Software) -> Iterator[Finding]:
         yield stop(
             "gpu",
             f"--devices cuda:{number}: the driver ({gpu.driver or 'none is loaded'}{why}) shows "
-            f"{len(gpu.devices)} GPUs",
+            f"{len(gpu.devices)} GPU{'s' * (len(gpu.devices) != 1)}",
             "install NVIDIA's driver, or name devices that there are",
         )
         return

@@ -76,7 +76,7 @@ def test_one_that_does_not_come_up_again_is_told(
         _, instance = await lives(capfdbinary)
         watched.supervisor.joined(instance)
         trouble = await watched.supervisor.restart_each(two_up)
-        assert trouble == "decode-0 ended with exit code 3, 1 times before it had joined"
+        assert trouble == "decode-0 ended with exit code 3, 1 time before it had joined"
         assert watched.supervisor.troubles(Role.DECODE) == (trouble,)
 
     run(tmp_path, ONCE % "sys.exit(3)" + LIVES, test)
@@ -89,7 +89,7 @@ def test_a_server_that_has_served_does_not_end_for_a_worker_that_cannot_start(
         _, instance = await lives(capfdbinary)
         watched.supervisor.joined(instance)
         trouble = await watched.supervisor.restart_each(two_up)
-        assert trouble.endswith('exit code 2, 1 times before it had joined: lower "--x"')
+        assert trouble.endswith('exit code 2, 1 time before it had joined: lower "--x"')
         assert watched.hopeless == []
 
     cannot = "\n    ".join(CANNOT.strip().splitlines())
