@@ -207,8 +207,9 @@ def main(argv: Sequence[str]) -> int:
                 os.sched_setaffinity(0, allowed)
                 one = measure(options.model, rate, n_gateways)
                 those.append(one)
+                plural = "s" * (n_gateways > 1)
                 show(
-                    f"{n_gateways} gateway{'s' * (n_gateways > 1)}, {rate:6.0f} events/s ({one.events_per_s:6.0f}): "
+                    f"{n_gateways} gateway{plural}, {rate:6.0f} events/s ({one.events_per_s:6.0f}): "
                     f"{one.cpu_us:5.1f} us of CPU an event, busy {one.busy:4.0%}, "
                     f"added {one.p50_ms:6.2f} ms (p99 {one.p99_ms:6.2f}), split {one.split}",
                 )

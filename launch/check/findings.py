@@ -154,10 +154,11 @@ def _cores(case: Case) -> Iterator[Finding]:
     n_prefill = sum(worker.role is Role.PREFILL for worker in case.workers)
     quota = processor.quota_cpus
     n_decode = len(case.workers) - n_prefill
+    plural = "s" * (len(case.workers) > 1)
     text = (
         f"{len(processor.cpus)} ({spell_cpus(processor.cpus)})"
         f"{'' if quota is None else f', of which the cgroup gets the time of {quota:g}'}; "
-        f"{n_prefill} prefill and {n_decode} decode worker{'s' * (n_decode != 1)} with "
+        f"{n_prefill} prefill and {n_decode} decode worker{plural} with "
         f"{threads} thread{'s' * (threads != 1)} in all"
     )
     if threads > case.n_cpus:
