@@ -8,7 +8,6 @@ instructions, and global accesses of 16 bytes (from the PTX and the compiled cod
 is JSON. Exit status 1: something spills, does not fit, or lacks what its kind of kernel must have.
 """
 
-import argparse
 import json
 import re
 import subprocess
@@ -26,7 +25,8 @@ from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
 from bench.flag_types import Parser
-from common.kernels.paged import KVLayer, PageGeometry, Scratch
+from bench.kernels_shapes import SHAPES, Shape, beginning, shapes_named
+from common.kernels.paged import KVLayer
 from common.kernels.triton import (
     activation,
     decode,
@@ -42,6 +42,8 @@ from common.kernels.triton.launch import Launch
 from common.kernels.triton.logprob_rows import LogprobRows
 from common.kernels.triton.rows import DeviceRows
 from common.kernels.triton.sampling_rows import SamplingRows, mask_words
+from common.kv.cache import KVCache
+from common.kv.layout import FP8, KVSpec
 
 SHARED_LIMITS_BYTES = {80: 166_912, 90: 232_448, 100: 232_448}
 """Of one block, by chip: CUDA C++ Programming Guide, technical specifications."""
@@ -54,12 +56,20 @@ WIDE_ACCESS = (
 DTYPE_NAMES = {
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8e4nv",
     torch.float32: "fp32",
     torch.float64: "fp64",
     torch.int64: "i64",
     torch.int32: "i32",
 }
-MAX_REGISTERS = {"decode attention": 128, "prefill attention": 224, "draw": 128}
+FP8_FROM_CHIP = 89
+MAX_REGISTERS = {
+    "decode attention": 128,
+    "decode attention, fp8": 128,
+    "prefill attention": 224,
+    "prefill attention, fp8": 255,  # one block of 8 warps on a multiprocessor, as without fp8
+    "draw": 128,
+}
 """Of a thread, so that blocks enough are on a multiprocessor to hide what memory takes."""
 
 MAX_REGISTERS_ELSEWHERE = 64
@@ -67,97 +77,6 @@ MAX_DECODE_SHARED_BYTES = 82_000
 """Two blocks on any of the chips."""
 
 META = torch.device("meta")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Of a model. SmolLM2's, Llama's and Qwen's are as published."""
-
-    name: str
-    hidden: int
-    intermediate: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    n_vocab: int
-    page_tokens: int = 16
-
-
-SHAPES = (
-    Shape(
-        name="SmolLM2-135M",
-        hidden=576,
-        intermediate=1536,
-        n_heads=9,
-        n_kv_heads=3,
-        head_dim=64,
-        n_vocab=49152,
-    ),
-    Shape(
-        name="Llama-3.2-1B",
-        hidden=2048,
-        intermediate=8192,
-        n_heads=32,
-        n_kv_heads=8,
-        head_dim=64,
-        n_vocab=128256,
-    ),
-    Shape(
-        name="Llama-3-8B",
-        hidden=4096,
-        intermediate=14336,
-        n_heads=32,
-        n_kv_heads=8,
-        head_dim=128,
-        n_vocab=128256,
-    ),
-    Shape(
-        name="Llama-2-7B",
-        hidden=4096,
-        intermediate=11008,
-        n_heads=32,
-        n_kv_heads=32,
-        head_dim=128,
-        n_vocab=32000,
-    ),
-    Shape(
-        name="Qwen2.5-7B, pages of 64",
-        hidden=3584,
-        intermediate=18944,
-        n_heads=28,
-        n_kv_heads=4,
-        head_dim=128,
-        n_vocab=152064,
-        page_tokens=64,
-    ),
-    Shape(
-        name="Llama-3-70B",
-        hidden=8192,
-        intermediate=28672,
-        n_heads=64,
-        n_kv_heads=8,
-        head_dim=128,
-        n_vocab=128256,
-    ),
-    Shape(
-        name="head dim 80",
-        hidden=2560,
-        intermediate=10240,
-        n_heads=32,
-        n_kv_heads=32,
-        head_dim=80,
-        n_vocab=32000,
-    ),
-    Shape(
-        name="head dim 96",
-        hidden=3072,
-        intermediate=8192,
-        n_heads=32,
-        n_kv_heads=8,
-        head_dim=96,
-        n_vocab=32064,
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,11 +107,11 @@ class Compiled:
             found.append(f"{self.registers} registers")
         if "decode" in self.kernel and self.shared_bytes > MAX_DECODE_SHARED_BYTES:
             found.append(f"{self.shared_bytes} bytes of shared memory")
-        if self.kernel == "prefill attention" and not self.newest_tensor_core:
+        if self.kernel.startswith("prefill attention") and not self.newest_tensor_core:
             found.append(f"no {TENSOR_CORE[self.chip]}")
-        if self.kernel == "decode attention" and not self.tensor_core:
+        if self.kernel.startswith("decode attention") and not self.tensor_core:
             found.append("no tensor-core instructions")
-        if not self.wide_accesses and self.kernel in ("page copy", "prefill attention"):
+        if not self.wide_accesses and self.kernel.startswith(("page copy", "prefill attention")):
             found.append("no accesses of 16 bytes")
         return found
 
@@ -206,9 +125,9 @@ def compile_all(
                 yield compile_one(kernel, shape.name, launch, chip)
 
 
-def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> dict[str, Launch]:
+def launches(shape: Shape, chip: int) -> dict[str, Launch]:
     """Every kernel as a model of this shape launches it, over tensors without memory."""
-    n_rows, n_heads, n_kv_heads = 8, shape.n_heads, shape.n_kv_heads
+    n_rows, n_heads, n_kv_heads, dtype = 8, shape.n_heads, shape.n_kv_heads, torch.bfloat16
 
     def rows(*widths: int) -> Tensor:
         return torch.empty((n_rows, *widths), dtype=dtype, device=META)
@@ -216,7 +135,7 @@ def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> di
     def integers(*sizes: int, of: torch.dtype = torch.int32) -> Tensor:
         return torch.empty(sizes, dtype=of, device=META)
 
-    layer = paged(shape, dtype)
+    layer = paged(shape, "bfloat16")
     qkv = rows(n_heads + 2 * n_kv_heads, shape.head_dim)
     q, k, v = qkv.split((n_heads, n_kv_heads, n_kv_heads), dim=1)
     on_device = DeviceRows(
@@ -238,7 +157,7 @@ def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> di
     pool = torch.empty(8 * layer.geometry.stride * dtype.itemsize, dtype=torch.uint8, device=META)
     one_row, many_rows = (of(dtype, chip, shape.head_dim) for of in (decode_tile, prefill_tile))
     attend, merging = decode.launches(out, layer, on_device, one_row, out)
-    return {
+    launched = {
         "decode attention": attend,
         "decode merge": merging,
         "prefill attention": prefill.launch(out, layer, on_device, many_rows, out),
@@ -253,6 +172,14 @@ def launches(shape: Shape, chip: int, dtype: torch.dtype = torch.bfloat16) -> di
         "likeliest, merged": merging_found,
         "rank and weight": weighing,
     }
+    if chip >= FP8_FROM_CHIP:
+        layer, one_row = paged(shape, FP8), decode_tile(dtype, chip, shape.head_dim, fp8=True)
+        launched |= {
+            "decode attention, fp8": decode.launches(out, layer, on_device, one_row, out)[0],
+            "prefill attention, fp8": prefill.launch(out, layer, on_device, many_rows, out),
+            "rope and write, fp8": rope.launch(q, k, v, cos_sin, at, at, layer, out),
+        }
+    return launched
 
 
 def sampling_rows(n_rows: int, n_vocab: int) -> SamplingRows:
@@ -273,18 +200,16 @@ def sampling_rows(n_rows: int, n_vocab: int) -> SamplingRows:
     )
 
 
-def paged(shape: Shape, dtype: torch.dtype) -> KVLayer:
+def paged(shape: Shape, dtype: str) -> KVLayer:
     """The second layer of a pool of two layers."""
-    used = 2 * 2 * shape.n_kv_heads * shape.page_tokens * shape.head_dim
-    geometry = PageGeometry(
-        page_tokens=shape.page_tokens,
+    kv = KVSpec(
+        n_layers=2,
         n_kv_heads=shape.n_kv_heads,
         head_dim=shape.head_dim,
-        stride=-(-used // 2048) * 2048,
+        page_tokens=shape.page_tokens,
+        dtype=dtype,
     )
-    return KVLayer.of(
-        torch.empty(8 * geometry.stride, dtype=dtype, device=META), geometry, 1, Scratch()
-    )
+    return KVCache(kv, torch.empty((8, kv.page_bytes), dtype=torch.uint8, device=META)).layer(1)
 
 
 def compile_one(kernel: str, shape: str, launch: Launch, chip: int) -> Compiled:
@@ -314,7 +239,7 @@ def source(launch: Launch) -> ASTSource:
     if not isinstance(launch.kernel, JITFunction):
         raise TypeError(f"{launch.kernel} is interpreted")
     signature: dict[str, str] = {}
-    constants: dict[str, int | float] = {}
+    constants: dict[str, int | float | None] = {}
     divisible: dict[tuple[int, ...], list[list[str | int]]] = {}
     for i, parameter in enumerate(launch.kernel.params):
         value = launch.arguments[parameter.name]
@@ -322,7 +247,11 @@ def source(launch: Launch) -> ASTSource:
         if isinstance(value, Tensor):
             signature[parameter.name] = "*" + DTYPE_NAMES[value.dtype]
             divides = value.storage_offset() * value.itemsize % 16 == 0
-        elif parameter.is_constexpr or (type(value) is int and value == 1 and specialised):
+        elif (
+            value is None
+            or parameter.is_constexpr
+            or (type(value) is int and value == 1 and specialised)
+        ):
             signature[parameter.name] = "constexpr"
             constants[parameter.name] = value
             divides = False
@@ -383,18 +312,6 @@ def run(shapes: Sequence[Shape], chips: Sequence[int]) -> int:
     print(f"{n_faults} faults")
     print(json.dumps({"triton": triton.__version__, "rows": rows}))
     return int(n_faults > 0)
-
-
-def beginning(text: str) -> str:
-    """Of the names of one shape or more."""
-    if not shapes_named([text]):
-        names = ", ".join(repr(shape.name) for shape in SHAPES)
-        raise argparse.ArgumentTypeError(f"{text}: none of {names}")
-    return text
-
-
-def shapes_named(beginnings: Sequence[str]) -> list[Shape]:
-    return [shape for shape in SHAPES if shape.name.startswith(tuple(beginnings))]
 
 
 def main(argv: Sequence[str]) -> int:

@@ -110,8 +110,10 @@ class AttentionRows:
 
 
 def native_pages(layer: KVLayer) -> "native.lib.Pages":
-    """Where C++ finds the pages of the layer's pool."""
+    """Where C++ finds the pages of the layer's pool. ValueError: it cannot read their elements."""
     g = layer.geometry
+    if g.scales_at is not None:
+        raise ValueError("pages of fp8, which are for GPUs")
     return native.lib.Pages(len(layer.k_PSGD), g.page_tokens, g.n_kv_heads, g.head_dim, g.stride)
 
 

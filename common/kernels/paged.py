@@ -26,6 +26,7 @@ class PageGeometry:
     n_kv_heads: int
     head_dim: int
     stride: int  # elements between pages, all layers and K and V
+    scales_at: int | None = None  # bytes from a page's first to its scales; None: it has none
 
     @property
     def run_tokens(self) -> int:
@@ -66,6 +67,8 @@ class KVLayer:
     k_units, v_units  [units, unit] to gather runs from; row r starts r * unit elements after the
                       layer's first key (value)
     k_address, v_address  of that first key (value)
+    k_scales_PSG, v_scales_PSG  float32, where elements are fp8: what those of one token and head
+                      are to be multiplied by
     """
 
     geometry: PageGeometry
@@ -77,6 +80,12 @@ class KVLayer:
     v_address: int
     dtype: torch.dtype
     scratch: Scratch = field(repr=False)
+    k_scales_PSG: Tensor | None = None
+    v_scales_PSG: Tensor | None = None
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.k_scales_PSG is not None
 
     @staticmethod
     def of(elements: Tensor, geometry: PageGeometry, layer: int, scratch: Scratch) -> "KVLayer":
@@ -88,6 +97,7 @@ class KVLayer:
         half = n_heads * page_tokens * head_dim
         first_k, first_v = 2 * layer * half, (2 * layer + 1) * half
         units = elements.view(-1, geometry.unit)
+        k_scales_PSG, v_scales_PSG = _scales(elements, geometry, layer)
         return KVLayer(
             geometry=geometry,
             k_PSGD=elements.as_strided(shape, strides, first_k).transpose(1, 2),
@@ -98,4 +108,24 @@ class KVLayer:
             v_address=elements.data_ptr() + first_v * elements.itemsize,
             dtype=elements.dtype,
             scratch=scratch,
+            k_scales_PSG=k_scales_PSG,
+            v_scales_PSG=v_scales_PSG,
         )
+
+
+def _scales(
+    elements: Tensor, geometry: PageGeometry, layer: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """A layer's, of K and of V."""
+    if geometry.scales_at is None:
+        return None, None
+    floats = elements.view(torch.float32)
+    stride = geometry.stride * elements.itemsize // floats.itemsize
+    n_heads, page_tokens = geometry.n_kv_heads, geometry.page_tokens
+    shape = (len(floats) // stride, n_heads, page_tokens)
+    first_k = geometry.scales_at // floats.itemsize + 2 * layer * n_heads * page_tokens
+    k_PGS, v_PGS = (
+        floats.as_strided(shape, (stride, page_tokens, 1), first)
+        for first in (first_k, first_k + n_heads * page_tokens)
+    )
+    return k_PGS.transpose(1, 2), v_PGS.transpose(1, 2)

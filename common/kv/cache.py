@@ -13,13 +13,14 @@ from torch import Tensor
 from common.errors import InvariantBroken
 from common.ids import PageId
 from common.kernels.paged import KVLayer, PageGeometry, Scratch
-from common.kv.layout import KVSpec
+from common.kv.layout import FP8, KVSpec
 
 TORCH_DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+_ELEMENTS = {**TORCH_DTYPES, FP8: torch.float8_e4m3fn}
 
 
 class PageMemory(Protocol):
@@ -50,12 +51,13 @@ class KVCache:
                 f"{self.pages_PB.stride()} given; [n_pages, {spec.page_bytes}], contiguous, needed"
             )
         self.spec = spec
-        self.dtype = TORCH_DTYPES[spec.dtype]
+        self.dtype = _ELEMENTS[spec.dtype]
         self.geometry = PageGeometry(
             page_tokens=spec.page_tokens,
             n_kv_heads=spec.n_kv_heads,
             head_dim=spec.head_dim,
             stride=spec.page_bytes // self.dtype.itemsize,
+            scales_at=spec.scales_at,
         )
         elements = self.pages_PB.view(self.dtype).view(-1)
         scratch = Scratch()

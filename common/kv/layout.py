@@ -2,17 +2,24 @@
 besides the kernels. Whatever moves pages sees `page_bytes` and nothing else (law 7).
 """
 
+import math
+
 import msgspec
 
 PAGE_ALIGN_BYTES = 4096
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+FP8 = "fp8_e4m3"
+SCALE_BYTES = 4
+"""Of one float32."""
 
 
 class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Multi-head and grouped-query attention; one group of layers, one segment a page.
 
     A page is `[n_layers, 2, n_kv_heads, page_tokens, head_dim]` of `dtype`, contiguous; K first.
-    Pages lie `page_bytes` apart: the shape's bytes rounded up to 4096.
+    In fp8_e4m3 float32 scales `[n_layers, 2, n_kv_heads, page_tokens]` follow, which the elements
+    of that token and head are to be multiplied by. Pages lie `page_bytes` apart: all of that,
+    rounded up to 4096.
     """
 
     n_layers: int
@@ -27,8 +34,17 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def token_bytes(self) -> int:
-        """KV of one token, all layers."""
-        return self.n_layers * 2 * self.n_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+        """KV of one token, all layers, scales included."""
+        if self.dtype == FP8:
+            n_bytes = self.head_dim + SCALE_BYTES
+        else:
+            n_bytes = self.head_dim * DTYPE_BYTES[self.dtype]
+        return self.n_layers * 2 * self.n_kv_heads * n_bytes
+
+    @property
+    def scales_at(self) -> int | None:
+        """Bytes from a page's first to its scales; None: it has none."""
+        return math.prod(self.shape) if self.dtype == FP8 else None
 
     @property
     def used_bytes(self) -> int:
@@ -43,7 +59,8 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
     def describe(self) -> str:
         """Equal texts mean interchangeable pages. Compared in the hello, shown when it differs."""
         dims = "x".join(str(n) for n in self.shape)
-        return f"layers,kv,heads,tokens,dim={dims}"
+        scales = "" if self.scales_at is None else ",scales=float32"
+        return f"layers,kv,heads,tokens,dim={dims}{scales}"
 
 
 def pages_for(n_tokens: int, page_tokens: int) -> int:

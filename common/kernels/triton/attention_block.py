@@ -4,6 +4,9 @@ The online softmax is arXiv 1805.02867's, as in FlashAttention; base 2, as the h
 In float32 both use the same tiles, so that a row has the same bits whichever computed it (law 3):
 keys it does not see have weight 0 exactly, and blocks without any it sees change nothing.
 
+Keys and values in fp8 are widened to the queries' dtype, in which each is exact; their scales,
+one a key, multiply scores and weights instead of elements.
+
 M rows of a tile (tokens times the query heads of one KV head)  N keys of a block  D head dim
 """
 
@@ -15,10 +18,14 @@ from torch import Tensor
 
 from common.kernels.paged import KVLayer
 from common.kernels.triton.configs import Tile
-from common.kernels.triton.launch import power_of_2
+from common.kernels.triton.fp8 import SCALE_BYTES
+from common.kernels.triton.launch import Argument, power_of_2
 from common.kernels.triton.rows import DeviceRows
 
 SOME_SEEN, ALL_SEEN = tl.constexpr(0), tl.constexpr(1)
+LIFT = tl.constexpr(256.0)
+"""Of weights that are multiplied by scales and rounded to float16, whose small numbers are coarse.
+The sum of weights has it, too, so that it is not in their mean."""
 
 
 def tile_rows(tile: Tile, n_rep: int) -> int:
@@ -26,9 +33,7 @@ def tile_rows(tile: Tile, n_rep: int) -> int:
     return max(tile.rows, power_of_2(n_rep))
 
 
-def arguments(
-    q_TND: Tensor, layer: KVLayer, rows: DeviceRows, tile: Tile
-) -> dict[str, Tensor | int | float]:
+def arguments(q_TND: Tensor, layer: KVLayer, rows: DeviceRows, tile: Tile) -> dict[str, Argument]:
     """Those that both attentions take, by name."""
     n_heads, head_dim = q_TND.shape[1:]
     geometry = layer.geometry
@@ -37,6 +42,8 @@ def arguments(
         "q": q_TND,
         "k_pages": layer.k_PSGD,
         "v_pages": layer.v_PSGD,
+        "k_scales": layer.k_scales_PSG,
+        "v_scales": layer.v_scales_PSG,
         "starts": rows.start_B1,
         "lengths": rows.len_B,
         "tables": rows.tables_BM,
@@ -76,33 +83,41 @@ def attend_keys(
     """`seen`, and keys first .. end of one sequence and KV head.
 
     queries  q_MD, position_M, scale; row m sees keys up to position_M[m]
-    keys     k_pages, v_pages, the sequence's table, page stride, KV head
+    keys     k_pages, v_pages, their scales (None: not fp8), the sequence's table, page stride, KV
+             head
     SEEN     ALL_SEEN: every row sees all of them, and they are whole blocks
     """
     q_MD, position_M, scale = queries
-    k_pages, v_pages, table, page_stride, head = keys
+    k_pages, v_pages, k_scales, v_scales, table, page_stride, head = keys
     acc_MD, max_M, sum_M = seen
     dim = tl.arange(0, q_MD.shape[1])
     for at in range(first, end, BLOCK_N):
         key = at + tl.arange(0, BLOCK_N)
         there = (key < end) | (SEEN == ALL_SEEN)
         page = tl.load(table + key // PAGE_TOKENS, mask=there, other=0).to(tl.int64)
-        token = page * page_stride + (head * PAGE_TOKENS + key % PAGE_TOKENS) * HEAD_DIM
-        where = token[:, None] + dim[None, :]
+        in_page = head * PAGE_TOKENS + key % PAGE_TOKENS
+        where = (page * page_stride + in_page * HEAD_DIM)[:, None] + dim[None, :]
         mask = there[:, None] & (dim < HEAD_DIM)[None, :]
-        k_ND = tl.load(k_pages + where, mask=mask, other=0.0)
+        k_ND = tl.load(k_pages + where, mask=mask, other=0.0).to(q_MD.dtype)
         scores_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee") * scale
+        scale_at = page * (page_stride // SCALE_BYTES) + in_page
+        if k_scales is not None:
+            scores_MN *= tl.load(k_scales + scale_at, mask=there, other=0.0)[None, :]
         if SEEN == SOME_SEEN:
             scores_MN = tl.where(key[None, :] <= position_M[:, None], scores_MN, float("-inf"))
         new_M = tl.maximum(max_M, tl.max(scores_MN, 1))
         finite_M = tl.where(new_M == float("-inf"), 0.0, new_M)
         weights_MN = tl.exp2(scores_MN - finite_M[:, None])
         rescale_M = tl.exp2(max_M - finite_M)
-        v_ND = tl.load(v_pages + where, mask=mask, other=0.0)
-        acc_MD = tl.dot(
-            weights_MN.to(v_ND.dtype), v_ND, acc_MD * rescale_M[:, None], input_precision="ieee"
-        )
+        if (v_scales is not None) & (q_MD.dtype == tl.float16):
+            weights_MN *= LIFT
         sum_M = sum_M * rescale_M + tl.sum(weights_MN, 1)
+        v_ND = tl.load(v_pages + where, mask=mask, other=0.0).to(q_MD.dtype)
+        if v_scales is not None:
+            weights_MN *= tl.load(v_scales + scale_at, mask=there, other=0.0)[None, :]
+        acc_MD = tl.dot(
+            weights_MN.to(q_MD.dtype), v_ND, acc_MD * rescale_M[:, None], input_precision="ieee"
+        )
         max_M = new_M
     return acc_MD, max_M, sum_M
 

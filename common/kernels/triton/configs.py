@@ -29,6 +29,9 @@ class Tile(NamedTuple):
 DECODE = {
     80: {64: Tile(16, 64, 4, 5), 128: Tile(16, 64, 4, 5), 256: Tile(16, 32, 4, 5)},
 }
+DECODE_FP8 = {  # pages of it, which take registers to widen
+    89: {64: Tile(16, 64, 4, 5), 128: Tile(16, 64, 8, 5), 256: Tile(16, 32, 8, 5)},
+}
 PREFILL = {
     80: {64: Tile(128, 64, 8, 5), 128: Tile(128, 32, 8, 5), 256: Tile(64, 32, 8, 5)},
     90: {64: Tile(128, 64, 8, 5), 128: Tile(128, 64, 8, 5), 256: Tile(64, 32, 4, 5)},
@@ -40,23 +43,25 @@ DECODE_SPLIT = 1024  # beyond
 DECODE_PROGRAMS = 8192  # of one launch, most of which may find nothing to read
 
 
-def decode_tile(dtype: torch.dtype, chip: int, head_dim: int) -> Tile:
-    return _tile(DECODE, dtype, chip, head_dim)
+def decode_tile(dtype: torch.dtype, chip: int, head_dim: int, *, fp8: bool = False) -> Tile:
+    """`fp8`: pages are, and q is in `dtype`."""
+    return _tile(DECODE_FP8 if fp8 else DECODE, dtype, chip, head_dim)
 
 
 def prefill_tile(dtype: torch.dtype, chip: int, head_dim: int) -> Tile:
     return _tile(PREFILL, dtype, chip, head_dim)
 
 
-def decode_split(dtype: torch.dtype, n_pairs: int, n_rep: int) -> int:
+def decode_split(dtype: torch.dtype, n_pairs: int, n_rep: int, *, fp8: bool = False) -> int:
     """Keys that one program reads: a multiple of every tile's.
 
-    Partial results of many heads per KV head are large beside the keys, so those get more.
+    Partial results of many heads per KV head are large beside the keys, so those get more; more so
+    where keys are fp8, and half as large.
     """
     if dtype is torch.float32:
         return EXACT_SPLIT
     splits = (keys for most, keys in DECODE_SPLITS.items() if n_pairs <= most)
-    return next(splits, DECODE_SPLIT) * max(1, n_rep // 4)
+    return next(splits, DECODE_SPLIT) * max(1, n_rep // (2 if fp8 else 4))
 
 
 def decode_splits(dtype: torch.dtype, n_pairs: int, longest_keys: int, split: int) -> int:

@@ -35,8 +35,9 @@ def launches(
     """
     n_heads, head_dim = q_TND.shape[1:]
     n_items, n_kv_heads = len(rows.single_I), layer.geometry.n_kv_heads
-    split = decode_split(q_TND.dtype, n_items * n_kv_heads, n_heads // n_kv_heads)
-    n_splits = decode_splits(q_TND.dtype, n_items * n_kv_heads, rows.longest_keys, split)
+    n_pairs, n_rep = n_items * n_kv_heads, n_heads // n_kv_heads
+    split = decode_split(q_TND.dtype, n_pairs, n_rep, fp8=layer.is_fp8)
+    n_splits = decode_splits(q_TND.dtype, n_pairs, rows.longest_keys, split)
     exact = q_TND.dtype is torch.float32
     of_both = arguments(q_TND, layer, rows, tile)
     of_parts = {
@@ -75,6 +76,8 @@ def _attend_split(
     q,
     k_pages,
     v_pages,
+    k_scales,
+    v_scales,
     parts,
     max_sum,
     singles,
@@ -101,6 +104,7 @@ def _attend_split(
     first = split * run
     if first < n_keys:
         row = tl.load(starts + seq).to(tl.int64)
+        table = tables + seq * table_width
         rep, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
         there = (rep < N_REP)[:, None] & (dim < HEAD_DIM)[None, :]
         at = (head * N_REP + rep)[:, None] * HEAD_DIM + dim[None, :]
@@ -109,7 +113,7 @@ def _attend_split(
         acc_MD, max_M, sum_M = attend_keys(
             (q_MD, position_M, scale),
             nothing_seen(BLOCK_M, BLOCK_D),
-            (k_pages, v_pages, tables + seq * table_width, page_stride, head),
+            (k_pages, v_pages, k_scales, v_scales, table, page_stride, head),
             first,
             tl.minimum(first + run, n_keys),
             HEAD_DIM,

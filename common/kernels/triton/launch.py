@@ -5,18 +5,21 @@ from dataclasses import dataclass
 from torch import Tensor
 from triton.runtime import KernelInterface
 
+Argument = Tensor | int | float | None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """`arguments` by the kernel's names; tensors are on the device that it runs on. Those numbers
-    that change from pass to pass are not specialised: nothing is compiled while requests wait.
+    """`arguments` by the kernel's names; tensors are on the device that it runs on, and None is one
+    that the kernel is compiled without. Those numbers that change from pass to pass are not
+    specialised: nothing is compiled while requests wait.
 
     exact  no contraction of products and sums: the compiler must not choose roundings (law 3)
     """
 
     kernel: KernelInterface
     grid: tuple[int, ...]
-    arguments: dict[str, Tensor | int | float]
+    arguments: dict[str, Argument]
     num_warps: int
     num_stages: int = 1
     exact: bool = False

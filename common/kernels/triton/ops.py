@@ -60,7 +60,7 @@ def attend(
     if len(on_device.tile_X2):
         prefill.launch(q_TND, layer, on_device, tile, out_TND).run()
     if len(on_device.single_I):
-        tile = decode_tile(q_TND.dtype, chip, q_TND.shape[2])
+        tile = decode_tile(q_TND.dtype, chip, q_TND.shape[2], fp8=layer.is_fp8)
         for launch in decode.launches(q_TND, layer, on_device, tile, out_TND):
             launch.run()
     return out_TND

@@ -49,6 +49,8 @@ def _attend_tile(
     q,
     k_pages,
     v_pages,
+    k_scales,
+    v_scales,
     out,
     tiles,
     starts,
@@ -83,7 +85,8 @@ def _attend_tile(
     q_MD = tl.load(q + at, mask=there, other=0.0)
     end = before + tl.minimum(first_query + TOKENS, n_queries)
     queries = (q_MD, before + query, scale)
-    keys = (k_pages, v_pages, tables + seq * table_width, page_stride, head)
+    table = tables + seq * table_width
+    keys = (k_pages, v_pages, k_scales, v_scales, table, page_stride, head)
     seen = nothing_seen(BLOCK_M, BLOCK_D)
     if SPLIT:
         for first in range(0, end, SPLIT):

@@ -1,6 +1,6 @@
 """Rotate q and k, and write k and v where their tokens' pages say: one program per row.
 
-Every element is read and written once, in float32 between.
+Every element is read and written once, in float32 between; into pages of fp8 with its scale.
 """
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from common.kernels.paged import KVLayer
 from common.kernels.triton.configs import elementwise_warps
+from common.kernels.triton.fp8 import SCALE_BYTES, quantise
 from common.kernels.triton.launch import Launch, power_of_2
 
 
@@ -60,6 +61,8 @@ def launch(
             "slots": slots_T,
             "k_pages": layer.k_PSGD,
             "v_pages": layer.v_PSGD,
+            "k_scales": layer.k_scales_PSG,
+            "v_scales": layer.v_scales_PSG,
             "out": out_TND,
             "q_stride": q_TND.stride(0),
             "k_stride": k_TGD.stride(0),
@@ -88,6 +91,8 @@ def _rope_and_write(
     slots,
     k_pages,
     v_pages,
+    k_scales,
+    v_scales,
     out,
     q_stride,
     k_stride,
@@ -118,17 +123,25 @@ def _rope_and_write(
     tl.store(to + HALF, (second * cos + first * sin).to(out.dtype.element_ty), mask=there)
 
     slot = tl.load(slots + row)
-    page = slot // PAGE_TOKENS * page_stride + slot % PAGE_TOKENS * (2 * HALF)
-    kv_head = tl.arange(0, BLOCK_KV_HEADS)
-    there = (kv_head < tl.where(slot >= 0, N_KV_HEADS, 0))[:, None] & inside[None, :]
+    page, kv_head = slot // PAGE_TOKENS, tl.arange(0, BLOCK_KV_HEADS)
+    is_head = kv_head < tl.where(slot >= 0, N_KV_HEADS, 0)
+    there = is_head[:, None] & inside[None, :]
     at = kv_head[:, None] * (2 * HALF) + pair[None, :]
-    paged_at = page + kv_head[:, None] * (PAGE_TOKENS * 2 * HALF) + pair[None, :]
+    in_page = kv_head * PAGE_TOKENS + slot % PAGE_TOKENS
+    to = (page * page_stride + in_page * (2 * HALF))[:, None] + pair[None, :]
     first = tl.load(k + row * k_stride + at, mask=there, other=0.0).to(tl.float32)
     second = tl.load(k + row * k_stride + at + HALF, mask=there, other=0.0).to(tl.float32)
+    k_first, k_second = first * cos - second * sin, second * cos + first * sin
+    v_first = tl.load(v + row * v_stride + at, mask=there, other=0.0)
+    v_second = tl.load(v + row * v_stride + at + HALF, mask=there, other=0.0)
+    if k_scales is not None:
+        k_first, k_second, k_scale = quantise(k_first, k_second)
+        v_first, v_second, v_scale = quantise(v_first.to(tl.float32), v_second.to(tl.float32))
+        scale_at = page * (page_stride // SCALE_BYTES) + in_page
+        tl.store(k_scales + scale_at, k_scale, mask=is_head)
+        tl.store(v_scales + scale_at, v_scale, mask=is_head)
     kv_type = k_pages.dtype.element_ty
-    tl.store(k_pages + paged_at, (first * cos - second * sin).to(kv_type), mask=there)
-    tl.store(k_pages + paged_at + HALF, (second * cos + first * sin).to(kv_type), mask=there)
-    first = tl.load(v + row * v_stride + at, mask=there, other=0.0)
-    second = tl.load(v + row * v_stride + at + HALF, mask=there, other=0.0)
-    tl.store(v_pages + paged_at, first, mask=there)
-    tl.store(v_pages + paged_at + HALF, second, mask=there)
+    tl.store(k_pages + to, k_first.to(kv_type), mask=there)
+    tl.store(k_pages + to + HALF, k_second.to(kv_type), mask=there)
+    tl.store(v_pages + to, v_first, mask=there)
+    tl.store(v_pages + to + HALF, v_second, mask=there)

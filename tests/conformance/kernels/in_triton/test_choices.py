@@ -1,5 +1,6 @@
 """What chooses kernels, tiles and splits, and cuts a pass into them; no kernel runs."""
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -34,17 +35,19 @@ def test_a_pass_is_cut_into_single_rows_and_tiles_with_most_keys_first() -> None
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_float32_has_one_tile_and_split_on_every_chip_and_load(head_dim: int) -> None:
-    ways = product((decode_tile, prefill_tile), CHIPS)
+    ways = product((decode_tile, partial(decode_tile, fp8=True), prefill_tile), CHIPS)
     assert len({tile_of(torch.float32, chip, head_dim) for tile_of, chip in ways}) == 1
-    splits = {decode_split(torch.float32, *load) for load in product(PAIRS, REPS)}
+    loads = product(PAIRS, REPS, (False, True))
+    splits = {decode_split(torch.float32, pairs, rep, fp8=fp8) for pairs, rep, fp8 in loads}
     assert splits == {EXACT_SPLIT}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_splits_are_whole_blocks_of_keys(dtype: torch.dtype) -> None:
-    for chip, head_dim in product(CHIPS, HEAD_DIMS):
-        keys = decode_tile(dtype, chip, head_dim).keys
-        assert not any(decode_split(dtype, *load) % keys for load in product(PAIRS, REPS))
+    for chip, head_dim, fp8 in product(CHIPS, HEAD_DIMS, (False, True)):
+        keys = decode_tile(dtype, chip, head_dim, fp8=fp8).keys
+        loads = product(PAIRS, REPS)
+        assert not any(decode_split(dtype, *load, fp8=fp8) % keys for load in loads)
 
 
 def test_kernels_that_are_compiled_are_not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
