@@ -209,8 +209,9 @@ def main(argv: Sequence[str]) -> int:
                 those.append(one)
                 plural = "s" * (n_gateways > 1)
                 show(
-                    f"{n_gateways} gateway{plural}, {rate:6.0f} events/s ({one.events_per_s:6.0f}): "
-                    f"{one.cpu_us:5.1f} us of CPU an event, busy {one.busy:4.0%}, "
+                    f"{n_gateways} gateway{plural}, {rate:6.0f} events/s "
+                    f"({one.events_per_s:6.0f}): {one.cpu_us:5.1f} us of CPU an event, "
+                    f"busy {one.busy:4.0%}, "
                     f"added {one.p50_ms:6.2f} ms (p99 {one.p99_ms:6.2f}), split {one.split}",
                 )
         for n_gateways, those in rounds.items():
