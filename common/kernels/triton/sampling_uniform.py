@@ -89,18 +89,17 @@ def _uniforms(keys, out, n_rows, BLOCK: tl.constexpr):
 
 @triton.jit
 def _mix(a, b, c, d, x, y):
-    """G of section 3.1."""
+    """G of section 3.1: rotations to the right by 32, 24, 16 and 63 bits."""
     a = a + b + x
-    d = _rotated(d ^ a, 32)
+    d = d ^ a
+    d = (d >> 32) | (d << 32)
     c = c + d
-    b = _rotated(b ^ c, 24)
+    b = b ^ c
+    b = (b >> 24) | (b << 40)
     a = a + b + y
-    d = _rotated(d ^ a, 16)
+    d = d ^ a
+    d = (d >> 16) | (d << 48)
     c = c + d
-    b = _rotated(b ^ c, 63)
+    b = b ^ c
+    b = (b >> 63) | (b << 1)
     return a, b, c, d
-
-
-@triton.jit
-def _rotated(x, BITS: tl.constexpr):
-    return (x >> BITS) | (x << (64 - BITS))

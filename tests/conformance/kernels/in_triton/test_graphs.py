@@ -1,59 +1,66 @@
-"""Decode steps by captured graphs: what is said is what passes say that are computed one by one."""
+"""Decode passes by captured graphs say what passes say that are computed one by one."""
 
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
-from common.engine.plan import Draw, Drawn, PassPlan, Piece, filled, pack
-from common.engine.runner import Runner
-from common.ids import PageId, TransferId
-from common.kv.cache import KVCache
-from common.kv.layout import KVSpec
-from common.model.llama import Llama
-from common.model.packing import packed_layout
-from common.model.rope import cos_sin_table
+from common.engine.plan import Drawn, PassPlan, PassResult, ScorePrompt
+from common.ids import TransferId
 from common.params import SamplingParams
+from common.text.grammar import of_regex
+from decode.device_block import DeviceBlock
+from decode.draw_inputs import DrawInputs
+from decode.drawn_rows import DrawnRows
 from decode.graphs import GraphRunner, buckets
 from decode.step_inputs import StepInputs
-from tests.conformance.kernels.in_triton.recorded_graphs import RecordedStream
-from tests.property.test_invariance import SPEC
+from decode.wide_rows import WideRows
+from tests.conformance.kernels.in_triton.recorded_graphs import WAITS, RecordedStream
+from tests.conformance.kernels.in_triton.small_steps import (
+    END,
+    MAX_LEN,
+    VOCAB,
+    Sequences,
+    one_by_one,
+    small_runner,
+)
 
 pytestmark = pytest.mark.usefixtures("path")
 
-PAGE_TOKENS, N_PAGES, MAX_LEN, VOCAB = 4, 16, 24, 40
-BROKEN = VOCAB - 1  # a token after which no logit is finite
-SMALL = msgspec.structs.replace(
-    SPEC, hidden_size=32, n_layers=1, n_heads=2, n_kv_heads=1, head_dim=16, intermediate_size=32,
-    vocab_size=VOCAB, max_position=MAX_LEN, tied_embeddings=False,
-)  # fmt: skip
+BROKEN = VOCAB - 2  # a token after which no logit is finite
+ASKED = {"copy_", "slice", "select", "view", "alias", "detach", "_reshape_alias", "lift_fresh"}
 GREEDY = SamplingParams(max_tokens=99, seed=5, temperature=0.0)
-RULES = {"a": GREEDY, "b": SamplingParams(max_tokens=99, seed=6, temperature=0.9, top_p=0.9)}
-ASKED = {"copy_", "slice", "view", "alias", "detach", "_reshape_alias", "lift_fresh"}
+DRAWN = SamplingParams(max_tokens=99, seed=6, temperature=0.9)
+PENALISED = {"repetition_penalty": 1.4, "frequency_penalty": 0.6}
+RULES = {
+    "a": msgspec.structs.replace(GREEDY, **PENALISED),
+    "b": msgspec.structs.replace(
+        DRAWN, presence_penalty=0.8, logit_bias=((3, 4.0), (END, 9.0)), min_tokens=4,
+        end_token_ids=(END,), logprobs=2,
+    ),
+    "c": msgspec.structs.replace(
+        GREEDY, grammar=of_regex("(ab|cd|e[f-k])*"), frequency_penalty=0.2, logprobs=0
+    ),
+    "d": DRAWN,
+    "e": msgspec.structs.replace(DRAWN, seed=7, **PENALISED, logprobs=20),
+}  # fmt: skip
 
 
-def small_model() -> Llama:
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(name: str, shape: tuple[int, ...]) -> Tensor:
-        values = torch.randn(shape, generator=generator)
-        return 1 + values / 4 if name.endswith("norm") else values * shape[-1] ** -0.5
-
-    weights = {packed.name: normal(packed.name, packed.shape) for packed in packed_layout(SMALL)}
-    weights["embed"][BROKEN] = torch.nan
-    return Llama(SMALL, dict(weights), cos_sin_table(SMALL, MAX_LEN))
-
-
-def small_runner() -> Runner:
-    kv = KVSpec(n_layers=1, n_kv_heads=1, head_dim=16, page_tokens=PAGE_TOKENS, dtype="float32")
-    return Runner(small_model(), KVCache(kv, np.zeros((N_PAGES, kv.page_bytes), np.uint8)))
+def made(stream: RecordedStream, n_sequences: int, max_num_seqs: int, **told: int) -> GraphRunner:
+    graphs = GraphRunner(
+        small_runner(n_sequences, **told),
+        stream,
+        max_num_seqs=max_num_seqs,
+        max_model_len=MAX_LEN,
+        n_vocab=VOCAB,
+    )
+    graphs.capture(lambda *_: None)
+    return graphs
 
 
 @pytest.fixture
@@ -63,122 +70,110 @@ def stream() -> RecordedStream:
 
 @pytest.fixture
 def graphs(stream: RecordedStream) -> Iterator[GraphRunner]:
-    made = GraphRunner(small_runner(), stream, max_num_seqs=2, max_model_len=MAX_LEN, n_vocab=VOCAB)
-    made.capture(lambda *_: None)
-    stream.asked.clear()
-    stream.n_waits = 0
-    yield made
+    yield made(stream, 2, 2, broken=BROKEN)
 
 
-class Told:
-    """Sequences as a core plans them: it knows what was drawn a pass late."""
+@dataclass
+class Began:
+    """What a pass was asked for by, and how often somebody waited meanwhile."""
 
-    def __init__(self) -> None:
-        self.n_tokens = {"a": 5, "b": 2}
-        self.n_outputs = {"a": 0, "b": 0}
-        self.pages = {
-            "a": [PageId(n) for n in (3, 9, 4, 0, 7, 12)],
-            "b": [PageId(n) for n in (5, 1, 8, 2, 6, 13)],
-        }
-
-    def prompts(self) -> PassPlan:
-        pieces = [Piece([(7 * n + len(who)) % 30 for n in range(self.n_tokens[who])], 0, pages)
-                  for who, pages in self.pages.items()]  # fmt: skip
-        return self._plan(pieces, list(self.pages), unread=None)
-
-    def step(self, *names: str, after: tuple[str, ...], **changes: object) -> PassPlan:
-        """Of the tokens that the pass `after` draws."""
-        pieces = [Piece([0], self.n_tokens[who], self.pages[who]) for who in names]
-        for who in names:
-            self.n_tokens[who] += 1
-        return self._plan(
-            pieces, list(names), unread=[after.index(who) for who in names], **changes
-        )
-
-    def _plan(
-        self, pieces: list[Piece], names: list[str], unread: list[int] | None, **changes: object
-    ) -> PassPlan:
-        arrays = pack(pieces, PAGE_TOKENS)
-        draws: list[Draw] = []
-        for who, piece in zip(names, pieces, strict=True):
-            params = RULES[who] if not changes else msgspec.structs.replace(RULES[who], **changes)
-            n_outputs = self.n_outputs[who]
-            draws.append(
-                Draw(
-                    transfer=TransferId(who),
-                    attempt=0,
-                    sample=0,
-                    index=n_outputs,
-                    row=piece.first_row + len(piece.tokens) - 1,
-                    params=params,
-                    prompt=(1, 2),
-                    outputs=(3,) * max(0, n_outputs - 1),
-                )
-            )
-            self.n_outputs[who] += 1
-        waits = {} if unread is None else {
-            "unread_rows_U": np.arange(len(names)), "unread_draws_U": np.array(unread)
-        }  # fmt: skip
-        return PassPlan(**arrays, draws=tuple(draws), **waits)  # pyright: ignore[reportArgumentType] pack() names its arrays as PassPlan does
+    plan: PassPlan
+    asked: set[str]
+    n_waits: int
 
 
-def plans() -> list[PassPlan]:
-    told = Told()
-    both = ("a", "b")
-    return [
-        told.prompts(),
-        told.step("a", "b", after=both),
-        told.step("b", "a", after=both),  # in other rows
-        told.step("a", after=("b", "a")),
-        told.step("a", after=("a",)),  # takes another page
-        told.step("a", after=("a",), repetition_penalty=1.3),
-        told.step("a", after=("a",)),
-    ]
+def served(
+    graphs: GraphRunner, stream: RecordedStream, rules: dict[str, SamplingParams], passes: str
+) -> tuple[list[Began], list[tuple[Drawn, ...]]]:
+    """Each is begun when the one before was, and read when the next is."""
+    sequences = Sequences(rules)
+    began: list[Began] = []
+    said: list[tuple[Drawn, ...]] = []
+    waiting = None
+    for names in [of_pass.split() for of_pass in passes.split("|")]:
+        plan = sequences.plan(names)
+        stream.asked.clear()
+        stream.n_waits = 0
+        begun = graphs.begin(plan)
+        began.append(Began(plan, set(stream.asked), stream.n_waits))
+        for earlier, result in [waiting] if waiting else []:
+            sequences.read(earlier, result())
+            said.append(result().drawn)
+        waiting = (names, begun)
+    assert waiting is not None
+    return began, [*said, waiting[1]().drawn]
 
 
-def one_by_one(runner: Runner, wanted: list[PassPlan]) -> list[list[int]]:
-    before: tuple[Drawn, ...] = ()
-    tokens: list[list[int]] = []
-    for plan in wanted:
-        before = runner.run(filled(plan, before)).drawn
-        tokens.append([drawn.token for drawn in before])
-    return tokens
+def check_said(began: Sequence[Began], said: list[tuple[Drawn, ...]], n_sequences: int) -> None:
+    assert said == one_by_one(n_sequences, [one.plan for one in began])
 
 
-def test_tokens_are_those_of_passes_computed_one_by_one(
+def test_a_step_asks_for_copies_alone_and_waits_for_nothing_but_for_grammars(
+    stream: RecordedStream,
+) -> None:
+    """Batches shrink and change places, prompts come beside them, who lost its pages is computed
+    anew, and of four histories there is room for three."""
+    passes = "a b|b a|a|a c|c a|b! c|c b|b d|e d b|a e b|c a|a c"
+    began, said = served(made(stream, 5, 3), stream, RULES, passes)
+    for one in began:
+        params = [draw.params for draw in one.plan.draws]
+        assert not one.asked & set(WAITS)
+        assert one.n_waits == 0 or any(p.grammar for p in params)
+        if one.plan.n_rows == len(params):
+            assert one.asked <= ASKED
+    assert sum(one.plan.n_rows == len(one.plan.draws) for one in began) == 7  # by graphs
+    check_said(began, said, 5)
+
+
+def test_more_alternatives_than_graphs_tell_are_waited_for(
     graphs: GraphRunner, stream: RecordedStream
 ) -> None:
-    """Each is begun before the one before it was waited for, and nothing waits but for the end."""
-    prompts, *steps = plans()
-    begun = [graphs.begin(prompts)]
-    stream.asked.clear()
-    stream.n_waits = 0
-    begun += [graphs.begin(step) for step in steps[:2]]
-    assert set(stream.asked) <= ASKED
-    assert stream.n_waits == 0
-    said = [[drawn.token for drawn in wait().drawn] for wait in begun]
-    for step in steps[2:]:
-        said.append([drawn.token for drawn in graphs.begin(step)().drawn])
-    assert said == one_by_one(small_runner(), plans())
+    rules = {"a": msgspec.structs.replace(GREEDY, logprobs=30)}
+    began, said = served(graphs, stream, rules, "a|a")
+    assert [one.n_waits for one in began] == [1, 1]
+    check_said(began, said, 1)
+
+
+def test_outputs_that_are_drawn_elsewhere_or_again_are_counted_anew(graphs: GraphRunner) -> None:
+    """Elsewhere: of a prompt that is scored. Again: what was drawn did not count."""
+    sequences = Sequences({"a": RULES["a"]})
+    (only,) = sequences.all.values()
+    plans: list[PassPlan] = []
+    said: list[tuple[Drawn, ...]] = []
+    scored = ScorePrompt(
+        transfer=TransferId("a"), attempt=0, first_row=0, targets=(only.prompt[1],), n_top=1
+    )
+    for scores in ((scored,), (), (), (), ()):
+        plans.append(replace(sequences.plan("a"), scores=scores))
+        said.append(graphs.begin(plans[-1])().drawn)
+        sequences.read("a", PassResult(drawn=said[-1]))
+        if len(plans) == 3:
+            only.outputs.pop()
+            only.n_kv -= 1
+    assert said == one_by_one(1, plans)
+    assert plans[2].draws[0].index == plans[3].draws[0].index
+
+
+def known(plan: PassPlan, token: int) -> PassPlan:
+    """Of one row, whose token it is."""
+    nobody = np.zeros(0, np.int64)
+    return replace(plan, tokens_T=np.array([token]), unread_rows_U=nobody, unread_draws_U=nobody)
 
 
 def test_a_pass_that_fails_takes_the_next_with_it_and_no_more(graphs: GraphRunner) -> None:
-    told = Told()
-    broken = told.step("a", after=("a",))
-    broken = replace(broken, tokens_T=np.array([BROKEN]), unread_rows_U=np.zeros(0, np.int64),
-                     unread_draws_U=np.zeros(0, np.int64))  # fmt: skip
-    first = graphs.begin(broken)
-    second = graphs.begin(told.step("a", after=("a",)))
+    sequences = Sequences({"a": GREEDY, "b": GREEDY})
+    graphs.begin(sequences.plan(["a"]))()
+    first = graphs.begin(known(sequences.plan(["a"]), BROKEN))
+    second = graphs.begin(sequences.plan(["a"]))
     for wait in (first, second):
         with pytest.raises(ArithmeticError):
             wait()
+    scores = (ScorePrompt(transfer=TransferId("a"), attempt=0, first_row=0, targets=(), n_top=0),)
     with pytest.raises(ArithmeticError):  # nor one that is planned before that is known
-        graphs.begin(told.step("a", after=("a",), repetition_penalty=1.3))
+        graphs.begin(replace(sequences.plan(["a"]), scores=scores))
     with pytest.raises(IndexError):
-        graphs.begin(told.step("a", after=("a",)))
-    known = replace(told.step("b", after=("b",)), unread_rows_U=np.zeros(0, np.int64),
-                    unread_draws_U=np.zeros(0, np.int64))  # fmt: skip
-    assert graphs.begin(known)().drawn[0].token >= 0
+        graphs.begin(sequences.plan(["a"]))
+    assert graphs.begin(sequences.plan(["b"]))().drawn[0].token >= 0
 
 
 @pytest.mark.parametrize(
@@ -188,8 +183,15 @@ def test_graphs_are_captured_for_some_numbers_of_rows(most: int, rows: tuple[int
     assert buckets(most) == rows
 
 
-@pytest.mark.parametrize("method", [GraphRunner._replayed, GraphRunner._replay, StepInputs.tell,
-                                    StepInputs._seat, StepInputs._tell_tables])  # fmt: skip
+LOOP = (
+    GraphRunner._asked_for, GraphRunner._compute, GraphRunner._ask_for_draws, StepInputs.tell,
+    StepInputs._tell_tables, DrawInputs.tell, DrawInputs._seat, DrawInputs._tell_histories,
+    DrawInputs._tell_biases, DrawInputs._tell_masks, DrawInputs.drawn, WideRows.seat,
+    DeviceBlock.send, DrawnRows.ask_for_tokens, DrawnRows.ask_for_logprobs,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", LOOP, ids=lambda method: method.__qualname__)
 def test_the_loop_names_nothing_that_waits_for_a_device_or_takes_its_memory(method: object) -> None:
     """But in what it gives back, to be called when the step is to be waited for."""
     source = ast.parse(textwrap.dedent(inspect.getsource(method)))  # type: ignore[arg-type]

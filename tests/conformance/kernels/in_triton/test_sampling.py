@@ -209,8 +209,8 @@ def test_what_is_drawn_is_counted_where_it_lies() -> None:
     from common.kernels.triton import sampling
 
     z = torch.tensor([[0.0, 5.0, 4.5, 1.0]]).expand(2, -1)
-    penalties = {"presence_penalty": 1.0, "repetition_penalty": 1.1}
-    draws = [draw(temperature=0, **penalties, prompt=(2,)), draw(temperature=0)]
+    one = draw(temperature=0, presence_penalty=1.0, repetition_penalty=1.1, prompt=(2,))
+    draws = [one, draw(temperature=0)]
     rows = SamplingRows.of(draws, {}, 4, CPU)
     drawn = [sampling.sample(z, rows).tolist() for _ in range(3)]
     assert drawn == [[1, 1], [2, 1], [1, 1]]
