@@ -4,6 +4,7 @@ Must not decide anything: what is computed, for whom and into which pages is in 
 """
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from common.engine.plan import (
     filled,
     pack,
 )
+from common.engine.stream import device_fails_for_good
 from common.ids import PageId
 from common.kernels.attention_plan import Sequences
 from common.kernels.attention_rows import AttentionRows
@@ -99,20 +101,18 @@ class Runner:
             for piece in (Piece([0] * n_tokens, 0, pages), Piece([0], n_tokens, pages))
         ]
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-            torch.cuda.empty_cache()  # what comes next is on other streams, with memory of their own
+            torch.cuda.synchronize(self.device)  # what comes next is on other streams
         return seconds[0]
 
     def _draw(self, hidden_TH: Tensor, draws: tuple[Draw, ...]) -> tuple[Drawn, ...]:
-        return self.drawn_from(self.logits_of(hidden_TH, draws), draws) if draws else ()
-
-    def logits_of(self, hidden_TH: Tensor, draws: tuple[Draw, ...]) -> Tensor:
-        """[D, V] float32: a row a draw, of which there are some."""
+        if not draws:
+            return ()
         row_D = np.fromiter((draw.row for draw in draws), np.int64, len(draws))
         if (row_D[:-1] < row_D[1:]).all():
-            return self._logits(hidden_TH, row_D)
+            return self.drawn_from(self._logits(hidden_TH, row_D), draws)
         row_R, at_D = np.unique(row_D, return_inverse=True)  # samples of one prompt share a row
-        return self._logits(hidden_TH, row_R).index_select(0, self._tensor(at_D))
+        logits_RV = self._logits(hidden_TH, row_R)
+        return self.drawn_from(logits_RV.index_select(0, self._tensor(at_D)), draws)
 
     def drawn_from(self, logits_DV: Tensor, draws: tuple[Draw, ...]) -> tuple[Drawn, ...]:
         """By rules and grammars, a row each. Waits for the device."""
@@ -136,6 +136,23 @@ class Runner:
             logits_RV = self.model.logits(hidden_TH[first : first + len(targets)])
             scores += score(logits_RV, targets, wanted.n_top)
         return tuple(scores)
+
+
+def on_stream(runner: Runner) -> Callable[[PassPlan], PassResult]:
+    """Its `run`, on a stream of its own where it computes on a CUDA device. Returns when the
+    device has done all of it, so that other processes may be told."""
+    if runner.device.type != "cuda":
+        return runner.run
+    stream = torch.cuda.Stream(runner.device)
+
+    def run(plan: PassPlan) -> PassResult:
+        with device_fails_for_good(), torch.cuda.stream(stream):
+            try:
+                return runner.run(plan)
+            finally:
+                stream.synchronize()
+
+    return run
 
 
 def inputs_of(plan: PassPlan, geometry: PageGeometry, device: torch.device = _CPU) -> PassInputs:
