@@ -46,7 +46,7 @@ def report(what, done_bytes, of_bytes):
     else:
         waited.add(what)
 
-model, run_dir, dtype, tokens = sys.argv[1:]
+model, run_dir, dtype, tokens, cuda.fake.refuses_import = sys.argv[1:]
 try:
     loaded = load.load_model(
         Path(model), getattr(torch, dtype), Path(run_dir), 64, report, device=cuda.device
@@ -69,10 +69,13 @@ for line in sys.stdin:
 class Holder:
     """A process that holds the weights until it is killed."""
 
-    def __init__(self, model: Path, run_dir: Path, dtype: str = "float32") -> None:
+    def __init__(
+        self, model: Path, run_dir: Path, dtype: str = "float32", *, refuses: str = ""
+    ) -> None:
+        """`refuses`, if anything: its driver takes no memory of another process."""
         tokens = " ".join(map(str, TOKENS))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(model), str(run_dir), dtype, tokens],
+            [sys.executable, "-c", HOLDER, str(model), str(run_dir), dtype, tokens, refuses],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -136,8 +139,10 @@ def test_two_share_one_copy_whichever_dies(tmp_path: Path, monkeypatch: pytest.M
         loader.kill()
         assert other.computes() == wanted
         holders += [third := Holder(model, run_dir), stranger := Holder(model, run_dir, "float16")]
+        holders.append(unable := Holder(model, run_dir, refuses="all"))
         assert third.ready() == (False, "-", wanted)
         assert third.memory() == other.memory()
+        assert unable.ready() == (True, "-", wanted)  # a copy of its own
         _, refused = stranger.process.communicate()
         assert "refused: the weights that another process has handed over" in refused
 
@@ -146,6 +151,7 @@ def test_two_share_one_copy_whichever_dies(tmp_path: Path, monkeypatch: pytest.M
         assert other.computes() == wanted
 
         other.kill()
+        unable.kill()
         holders.append(last := Holder(model, run_dir))
         assert last.ready() == (True, "-", wanted)
     finally:

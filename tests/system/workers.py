@@ -11,7 +11,7 @@ from typing import IO
 
 import msgspec
 
-from common.config import ServeConfig, WorkerConfig, resolve_worker
+from common.config import ServeConfig, WorkerConfig, resolve
 from common.engine.events import PeerDown, PeerUp, Received
 from common.engine.links import Links
 from common.ids import InstanceId, Role, TransferId
@@ -147,7 +147,7 @@ class Gateway:
 def configured(
     role: Role, model: Path, run_dir: Path, join: str, **options: float | str | None
 ) -> WorkerConfig:
-    """A worker on one thread, in float32, whose pool is small."""
+    """The first worker of its pool, on one thread, in float32, whose pages are few."""
     config = msgspec.convert(
         {
             "model": str(model),
@@ -162,7 +162,7 @@ def configured(
         },
         ServeConfig,
     )
-    return resolve_worker(config, role, index=0, name=f"{role}-0", join=join, threads=1)
+    return resolve(config, role, join=join, cpus=(0, 1))[0]
 
 
 def config_pipe(config: WorkerConfig) -> int:
