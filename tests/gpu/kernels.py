@@ -69,15 +69,23 @@ def measure(_found: Mapping[str, float]) -> bool:
     rates = floors()
     emit(Row(name="floor: copy", measured=rates.bytes / 1e9, unit="TB/s"))
     emit(Row(name="floor: product", measured=rates.operations / 1e9, unit="TFLOP/s"))
+    return measure_shape(shape, rates)
+
+
+def measure_shape(
+    shape: Shape, rates: Floors, *, n: int = 64, n_keys: int = 8192, page_bytes: int = 2 << 20
+) -> bool:
+    """Attention of `n` sequences to so many keys, and to twice as many in a prompt; steps of one
+    and of `n`. False: something failed."""
     return each(
         [
-            lambda: emit(decode_attention(shape, 64, 8192, rates)),
-            lambda: emit(prefill_attention(shape, 16_384, rates)),
-            lambda: emit(scattered_pages(256, 2 << 20, rates)),
-            *(partial(_others, shape, n_rows, rates) for n_rows in (1, 64)),
+            lambda: emit(decode_attention(shape, n, n_keys, rates)),
+            lambda: emit(prefill_attention(shape, 2 * n_keys, rates)),
+            lambda: emit(scattered_pages(4 * n, page_bytes, rates)),
+            *(partial(_others, shape, n_rows, rates) for n_rows in (1, n)),
             *(
                 partial(_drawn, shape.n_vocab, n_rows, name, params, rates)
-                for n_rows in (1, 64)
+                for n_rows in (1, n)
                 for name, params in RULES.items()
             ),
         ]

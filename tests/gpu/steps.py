@@ -196,6 +196,7 @@ def replay_ms(bench: Bench, plan: PassPlan, n_times: int) -> float:
     return (time.perf_counter() - began) * 1e3 / n_times
 
 
+@torch.inference_mode()  # as the graphs were captured: torch's own tensors beside them are such
 def replays(bench: Bench, plan: PassPlan, n_times: int) -> None:
     with bench.stream.work():
         for _ in range(n_times):
@@ -258,7 +259,6 @@ def products(bench: Bench, n_rows: int, bytes_ms: float, operations_ms: float) -
         x_TI = weights[0].new_ones((n_rows, n_inputs))
         out_TO = weights[0].new_empty((n_rows, n_outputs))
 
-        @torch.inference_mode()
         def run(weights: list[Tensor] = weights, x: Tensor = x_TI, out: Tensor = out_TO) -> None:
             for w_OI in weights:
                 ops.linear(x, w_OI, None, out)
@@ -269,6 +269,7 @@ def products(bench: Bench, n_rows: int, bytes_ms: float, operations_ms: float) -
         emit(Row(name=f"product {kind}, {n_rows} rows", measured=measured, floor=floor))
 
 
+@torch.inference_mode()
 def _captured_ms(stream: Stream, run: Callable[[], None], n_times: int = 5) -> float:
     with stream.work():
         run()
