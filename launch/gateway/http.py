@@ -10,6 +10,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -29,10 +30,9 @@ from common.text.load import TextModel
 from launch.gateway.api.admission import Admission
 from launch.gateway.api.answer import Answer
 from launch.gateway.api.arrivals import Arrivals
-from launch.gateway.api.bodies import Bodies
 from launch.gateway.api.chat_form import ChatForm
 from launch.gateway.api.completion_form import CompletionForm
-from launch.gateway.api.decoding import decode, shown
+from launch.gateway.api.decoding import shown
 from launch.gateway.api.delivery import (
     CLIENT_GONE_STATUS,
     REQUEST_ID,
@@ -48,31 +48,27 @@ from launch.gateway.api.forms import Form
 from launch.gateway.api.item_form import ItemForm
 from launch.gateway.api.item_prepare import prepare_items
 from launch.gateway.api.item_request import ItemRequest
+from launch.gateway.api.long_prompts import decode_completion
 from launch.gateway.api.prepare import Prepared, prepare_chat, prepare_completion
+from launch.gateway.api.receiving import Receiver, decoder
 from launch.gateway.api.requests import (
     ChatRequest,
     CompletionRequest,
 )
 from launch.gateway.api.responses import (
-    Detokenized,
     ModelCard,
     ModelList,
-    Tokenized,
     encode,
 )
 from launch.gateway.api.served import Served, check_model
-from launch.gateway.api.text_requests import DetokenizeRequest, TokenizeRequest
-from launch.gateway.api.tokenizing import detokenized, tokenized
 from launch.gateway.engine import Engine
-from launch.gateway.lane import Lane
 from launch.gateway.summary import Server
+from launch.gateway.texts import Texts
 from launch.gateway.traces_endpoint import trace
 from launch.gateway.transfers import Slo
 from launch.gateway.watching import VERSIONS, watching_routes
 
 _log = logging.getLogger(__name__)
-_MAX_TEXTS = 32  # being made tokens, and in line for it: a body of 16 MB each, at worst
-_Text = TypeVar("_Text", TokenizeRequest, DetokenizeRequest)
 _Body = TypeVar("_Body", CompletionRequest, ChatRequest, ItemRequest)
 
 
@@ -92,8 +88,7 @@ def create_app(
         Route("/v1/responses", api.responses, methods=["POST"]),
         Route("/v1/models", api.models),
         Route("/v1/models/{name:path}", api.model),
-        Route("/tokenize", api.tokenize, methods=["POST"]),
-        Route("/detokenize", api.detokenize, methods=["POST"]),
+        *api.texts.routes(),
         Route("/reset_prefix_cache", api.reset_prefix_cache, methods=["POST"]),
         Route("/health", api.health),
         Route("/ping", api.health, methods=["GET", "POST"]),
@@ -135,8 +130,8 @@ class _Api:
         self._config = config
         self._metrics = metrics
         self._admission = admission
-        self._bodies = Bodies()
-        self._texts = Lane("/tokenize and /detokenize", max_pending=_MAX_TEXTS)
+        self._receiver = Receiver()
+        self.texts = Texts(engine, text, config, admission, self._receiver)
         self._name = config.served_model_name or text.name
         self._started = int(time.time())
         self._slo = Slo(ttft_s=_seconds(config.slo_ttft), tpot_s=_seconds(config.slo_tpot))
@@ -149,18 +144,19 @@ class _Api:
     # --- generation --------------------------------------------------------------------------
 
     async def completions(self, request: Request) -> Response:
-        return await self._generate(request, CompletionRequest, prepare_completion, CompletionForm)
+        decoded = partial(decode_completion, max_model_len=self._engine.max_model_len)
+        return await self._generate(request, decoded, prepare_completion, CompletionForm)
 
     async def chat(self, request: Request) -> Response:
-        return await self._generate(request, ChatRequest, prepare_chat, ChatForm)
+        return await self._generate(request, decoder(ChatRequest), prepare_chat, ChatForm)
 
     async def responses(self, request: Request) -> Response:
-        return await self._generate(request, ItemRequest, prepare_items, ItemForm)
+        return await self._generate(request, decoder(ItemRequest), prepare_items, ItemForm)
 
     async def _generate(
         self,
         request: Request,
-        kind: type[_Body],
+        decoded: Callable[[bytes], _Body],
         prepare: Callable[[_Body, Served], Prepared],
         form_of: type[Form],
     ) -> Response:
@@ -169,7 +165,7 @@ class _Api:
         answer: Answer | None = None
         handed_on = False
         try:
-            prepared = await self._prepared(request, kind, prepare)
+            prepared = await self._prepared(request, decoded, prepare)
             self._arrivals.tell(answer_id, prepared, request.headers)
             answer = Answer(answer_id, prepared, self._text, self._metrics)
             form = form_of(answer_id, self._name, self._text.tokenizer, prepared)
@@ -188,11 +184,15 @@ class _Api:
                 self._admission.leave()
 
     async def _prepared(
-        self, request: Request, kind: type[_Body], prepare: Callable[[_Body, Served], Prepared]
+        self,
+        request: Request,
+        decoded: Callable[[bytes], _Body],
+        prepare: Callable[[_Body, Served], Prepared],
     ) -> Prepared:
         """Of the body nothing is kept."""
-        async with self._bodies.read(request) as content:
-            return await asyncio.to_thread(prepare, decode(content, kind), self._served())
+        with self._admission.until_given_up():
+            async with self._receiver.received(request, decoded) as body:
+                return await asyncio.to_thread(prepare, body, self._served())
 
     def limits(self) -> ServedLimits:
         return ServedLimits(
@@ -226,41 +226,6 @@ class _Api:
         if self._seeds is not None:
             return self._seeds.getrandbits(63)
         return int.from_bytes(os.urandom(8), "little") >> 1
-
-    # --- text --------------------------------------------------------------------------------
-
-    async def tokenize(self, request: Request) -> Response:
-        return await self._in_line(request, TokenizeRequest, self._tokenize)
-
-    def _tokenize(self, body: TokenizeRequest) -> Tokenized:
-        check_model(body.model, self._name)
-        return tokenized(
-            body,
-            self._text,
-            max_model_len=self._engine.max_model_len,
-            trusts_templates=self._config.trust_request_chat_template,
-        )
-
-    async def detokenize(self, request: Request) -> Response:
-        return await self._in_line(request, DetokenizeRequest, self._detokenize)
-
-    def _detokenize(self, body: DetokenizeRequest) -> Detokenized:
-        check_model(body.model, self._name)
-        return detokenized(body, self._text)
-
-    async def _in_line(
-        self, request: Request, kind: type[_Text], work: Callable[[_Text], object]
-    ) -> Response:
-        self._admission.enter()
-        try:
-            async with self._bodies.read(request) as content:
-                body = decode(content, kind)
-            told = self._texts.run(lambda: encode(work(body)))
-            return json_response(await while_connected(request, told))
-        except ClientGone:
-            return Response(status_code=CLIENT_GONE_STATUS)
-        finally:
-            self._admission.leave()
 
     # --- state -------------------------------------------------------------------------------
 

@@ -118,6 +118,7 @@ class HttpServer:
             await asyncio.wait_for(self._admission.empty(), at_most_s)
         except TimeoutError:
             _log.warning(line("not_drained", in_progress=self._admission.in_progress))
+            self._admission.give_up()
             self._engine.close()  # their clients get an error instead of the rest
         if self._http is not None:
             self._http.should_exit = True
@@ -125,6 +126,7 @@ class HttpServer:
     def leave_at_once(self) -> None:
         """Whatever is in flight."""
         self._admission.draining = True
+        self._admission.give_up()
         self._engine.close()
         if self._http is not None:
             self._http.should_exit = self._http.force_exit = True

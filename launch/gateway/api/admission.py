@@ -4,7 +4,8 @@ Past the bound a request is refused before any work is done for it. Must not kno
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from common.errors import Overloaded
 from common.metrics import GatewayMetrics
@@ -24,6 +25,8 @@ class Admission:
         self._places = places or Places()
         self._empty = asyncio.Event()
         self._empty.set()
+        self._unpromised: set[asyncio.Task[object]] = set()  # what nobody but us works at
+        self._given_up: set[asyncio.Task[object]] = set()
         self.in_progress = 0  # here
         self.draining = False  # True: what is here is finished, and nothing more is taken
         self.all_ready: Callable[[], bool] = lambda: True  # other gateways of the server, too
@@ -31,7 +34,7 @@ class Admission:
     def enter(self) -> None:
         """Raises Overloaded; otherwise to be answered with `leave`."""
         if self.draining:
-            raise Overloaded("the server is stopping", retry_after_s=DRAIN_RETRY_S, status=503)
+            raise _stopping()
         if not self._places.take(ALL, self._limit):
             raise Overloaded(
                 f"{self._limit} requests of {self._limit} (--max-waiting-requests) are in progress",
@@ -42,6 +45,29 @@ class Admission:
     def leave(self) -> None:
         self._places.give_back(ALL)
         self._count(-1)
+
+    @contextmanager
+    def until_given_up(self) -> Iterator[None]:
+        """Of work that the server does not end for: raises Overloaded where it is given up."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._unpromised.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task not in self._given_up:
+                raise
+            task.uncancel()
+            raise _stopping() from None
+        finally:
+            self._unpromised.discard(task)
+            self._given_up.discard(task)
+
+    def give_up(self) -> None:
+        """What no worker has been asked yet is not waited for any longer."""
+        for task in self._unpromised - self._given_up:
+            self._given_up.add(task)
+            task.cancel()
 
     async def empty(self) -> None:
         """Until nothing is in progress."""
@@ -54,3 +80,7 @@ class Admission:
             self._empty.clear()
         else:
             self._empty.set()
+
+
+def _stopping() -> Overloaded:
+    return Overloaded("the server is stopping", retry_after_s=DRAIN_RETRY_S, status=503)

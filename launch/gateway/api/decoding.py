@@ -7,12 +7,14 @@ import difflib
 import re
 import reprlib
 from collections.abc import Sequence
+from contextlib import suppress
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from common.errors import ClientError
+from launch.gateway.api.amounts import check_amount
 
 INSTEAD = {
     "max_tokens": "use max_output_tokens",
@@ -58,13 +60,33 @@ _BAD_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
 def decode(body: bytes, kind: type[_Request]) -> _Request:
-    """The request. Raises ClientError: which field, what it holds, and what it may hold."""
+    """The request. Raises ClientError: which field, what it holds, and what it may hold; or that
+    there is too much."""
+    check_amount(body)
+    return decode_any(body, kind)
+
+
+def decode_any(body: bytes, kind: type[_Request]) -> _Request:
+    """The same, however much there is."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _explained(str(error), body, kind) from error
     except _BAD_JSON as error:
         raise _not_json(error, body) from error
+
+
+def decode_part(part: bytes, kind: type[_Request], where: str) -> _Request:
+    """The same of a list within a body, whose path that is; it may be long."""
+    try:
+        return msgspec.json.decode(part, type=kind)
+    except msgspec.ValidationError as error:
+        match = _PATH.match(str(error))
+        what, path = (match["what"], match["path"]) if match else (str(error), "")
+        got: object = None
+        with suppress(msgspec.ValidationError):  # a number that no type can hold
+            got = _value_at(msgspec.json.decode(part), path)
+        raise ClientError(_wrong(where + path, what, got, kind), param=where + path) from error
 
 
 def shown(value: object) -> str:

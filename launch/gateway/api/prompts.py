@@ -39,18 +39,24 @@ Encoded = tuple[tuple[int, ...], str | None]
 
 def completion_prompts(request: CompletionRequest, served: Served, room: int) -> list[Encoded]:
     """`room`: tokens that a prompt may have, where the client leaves its length to us."""
-    prompts, n = _prompts(request.prompt), request.best_of or request.n or 1
-    if len(prompts) * n > MAX_CHOICES:  # before any of them costs time
-        name = "n" if request.best_of is None else "best_of"
-        raise ClientError(
-            f"{len(prompts)} prompts with {name} {n} make {len(prompts) * n} choices; at most "
-            f"{MAX_CHOICES} in one request",
-            param="prompt",
-        )
+    prompts = _prompts(request.prompt)
+    check_choices(len(prompts), request)
     if request.truncate_prompt_tokens is not None:
         n_chars = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
         check_text_length(n_chars, served.max_model_len, param="prompt")
     return [_truncated(_encoded(one, request, served), request, room) for one in prompts]
+
+
+def check_choices(n_prompts: int, request: CompletionRequest) -> None:
+    """Before any of them costs time. Raises ClientError: there are too many."""
+    n = request.best_of or request.n or 1
+    if n_prompts * n > MAX_CHOICES:
+        name = "n" if request.best_of is None else "best_of"
+        raise ClientError(
+            f"{n_prompts} prompts with {name} {n} make {n_prompts * n} choices; at most "
+            f"{MAX_CHOICES} in one request",
+            param="prompt",
+        )
 
 
 def chat_prompt(

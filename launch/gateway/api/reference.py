@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from common.text.grammar import MAX_GRAMMAR_CHARS
+from launch.gateway.api.amounts import MAX_ENTRIES, MAX_LISTS
 from launch.gateway.api.bodies import LEAST_BYTES_PER_S, MAX_BODY_BYTES, PATIENCE_S
 from launch.gateway.api.decoding import INSTEAD
 from launch.gateway.api.docs import COMMANDS, ERRORS, GETS, MODELS, POSTS, openapi
@@ -164,6 +165,10 @@ def _references(schema: object) -> Iterator[str]:
 
 def _limits() -> Iterator[tuple[str, str]]:
     yield "a body", f"{MAX_BODY_BYTES} bytes (413)"
+    yield (
+        "its lists and objects, but for token ids of a prompt",
+        f"{MAX_LISTS}, with {MAX_ENTRIES} entries in all (413)",
+    )
     yield (
         "the time that a body takes",
         f"{PATIENCE_S:g} s, and 1 s more for every {LEAST_BYTES_PER_S} bytes that have come (408)",

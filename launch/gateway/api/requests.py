@@ -18,7 +18,6 @@ MAX_INT = 2**31 - 1  # of what is not bounded more narrowly: it must fit every m
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
 MAX_BAD_WORDS = 1024
-MAX_ALLOWED_TOKENS = 2**20
 MAX_SALT_CHARS = 256
 MAX_TOKEN_RULES = 4096  # stop token ids, biased tokens
 MAX_SAMPLES = 128  # of a prompt
@@ -172,7 +171,7 @@ class Drawing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         Meta(description="tokens before an answer may end; not over its max_tokens [0]"),
     ] = None
     allowed_token_ids: Annotated[
-        Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None,
+        Annotated[list[TokenId], Meta(min_length=1)] | None,
         Meta(description="an answer is made of these tokens alone, its end included"),
     ] = None
     bad_words: Annotated[

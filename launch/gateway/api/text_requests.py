@@ -18,7 +18,6 @@ from launch.gateway.api.requests import (
 )
 from launch.gateway.api.tool_bodies import MAX_TOOLS, ToolBody
 
-MAX_TEXT_TOKENS = 2**20
 _LENGTH = (
     f"at most {MIN_TEXT_CHARS} characters, or {TEXT_CHARS_PER_TOKEN} for each token of the "
     "model's context"
@@ -61,4 +60,4 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     """POST /detokenize"""
 
     model: Annotated[ModelName | None, Meta(description="the served model's name")] = None
-    tokens: Annotated[list[TokenId], Meta(max_length=MAX_TEXT_TOKENS)]
+    tokens: list[TokenId]

@@ -8,7 +8,7 @@ from launch.gateway.api.item_request import ItemRequest
 from launch.gateway.api.requests import ChatRequest, CompletionRequest, SloBody
 from launch.gateway.api.text_requests import DetokenizeRequest, TokenizeRequest
 
-DEEP = 50_000  # deeper than any Python goes: 3.13 goes 10,000
+DEEP = 30_000  # deeper than any Python goes: 3.13 goes 10,000
 
 
 def refusal(

@@ -7,11 +7,12 @@ import pytest
 
 from common.errors import ClientError
 from common.text.load import TextModel
+from launch.gateway.api.amounts import MAX_ENTRIES
 from launch.gateway.api.decoding import decode
 from launch.gateway.api.prompts import MIN_TEXT_CHARS
 from launch.gateway.api.responses import Tokenized
 from launch.gateway.api.served import Served
-from launch.gateway.api.text_requests import MAX_TEXT_TOKENS, DetokenizeRequest, TokenizeRequest
+from launch.gateway.api.text_requests import DetokenizeRequest, TokenizeRequest
 from launch.gateway.api.tokenizing import detokenized, tokenized
 from tests.unit.gateway.api.preparing import CAPITAL, USER, chat
 
@@ -81,6 +82,6 @@ def test_a_text_may_be_longer_than_the_context_yet_has_an_end(smollm2: TextModel
             tokens(smollm2, **{param: value})
         assert raised.value.param == param
         assert f"at most {MIN_TEXT_CHARS} are made tokens" in str(raised.value)
-    ids = msgspec.json.encode({"tokens": [1] * (MAX_TEXT_TOKENS + 1)})
-    with pytest.raises(ClientError, match=f"tokens.*{MAX_TEXT_TOKENS}"):
+    ids = msgspec.json.encode({"tokens": [1] * MAX_ENTRIES})
+    with pytest.raises(ClientError, match=f"entries; at most .*{MAX_ENTRIES}"):
         decode(ids, DetokenizeRequest)
