@@ -25,6 +25,8 @@ from transfer.pool import make_pages
 from transfer.pulls import open_pulls
 from transfer.tiers.host import HostPages
 
+PROGRESS_S = 2.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -58,12 +60,19 @@ def begin_passes(
         n_vocab=n_vocab,
     )
 
+    said_at = began
+
     def report(n_done: int, n_all: int) -> None:
-        _log.info(line("capturing_graphs", done=n_done, of=n_all))
+        """A line now and then, and a last one."""
+        nonlocal said_at
+        now, n_bytes = time.monotonic(), stream.graphs_bytes
+        if n_done == n_all:
+            _log.info(line("captured_graphs", graphs=n_all, seconds=now - began, bytes=n_bytes))
+        elif now - said_at >= PROGRESS_S:
+            said_at = now
+            _log.info(line("capturing_graphs", done=n_done, of=n_all, bytes=n_bytes))
 
     graphs.capture(report)
-    seconds, n_bytes = time.monotonic() - began, stream.graphs_bytes
-    _log.info(line("captured_graphs", seconds=seconds, bytes=n_bytes))
     return graphs.begin
 
 

@@ -53,6 +53,12 @@ def graphs_bytes(activations_bytes: int, max_num_seqs: int, n_vocab: int) -> int
     return activations_bytes + 2 * logits_bytes(max_num_seqs, n_vocab)
 
 
+def draws_bytes(max_num_seqs: int, n_vocab: int) -> int:
+    """Of what graphs draw by: for each row counts and biases of all tokens, and a bit of each."""
+    counts_bytes = biases_bytes = logits_bytes(max_num_seqs, n_vocab)
+    return counts_bytes + biases_bytes + max_num_seqs * (n_vocab // 8 + 4)
+
+
 def pages_bytes(device_bytes: int, utilization: float, needs: Needs) -> int:
     """What is left for pages. Raises SetupError, with all numbers, where nothing is."""
     may_take = int(device_bytes * utilization)

@@ -6,7 +6,7 @@ Must not decide what is done about it.
 import torch
 
 from common.config import WorkerConfig
-from common.engine.gpu_memory import Needs, graphs_bytes, logits_bytes, part_bytes
+from common.engine.gpu_memory import Needs, draws_bytes, graphs_bytes, logits_bytes, part_bytes
 from common.engine.runner import Model, Runner
 from common.engine.sizing import Sizes
 from common.ids import Role
@@ -38,6 +38,7 @@ def measured(
     of_graphs = 0
     if config.role is Role.DECODE:
         of_graphs = graphs_bytes(taken_bytes, config.max_num_seqs, n_vocab)
+        of_graphs += draws_bytes(config.max_num_seqs, n_vocab)
     return Needs(
         weights_bytes=own_bytes + part_bytes(common_bytes, config.gpu_sharers),
         activations_bytes=taken_bytes + logits_bytes(config.max_num_seqs, n_vocab),

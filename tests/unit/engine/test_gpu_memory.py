@@ -17,6 +17,7 @@ from common.engine.gpu_memory import (
     CONTEXT_BYTES,
     Needs,
     check_shares,
+    draws_bytes,
     graphs_bytes,
     pages_bytes,
     part_bytes,
@@ -54,6 +55,10 @@ def test_what_leaves_nothing_is_refused_with_all_numbers() -> None:
 
 def test_graphs_share_the_memory_of_the_largest() -> None:
     assert graphs_bytes(1000, 64, 10) == 1000 + 2 * 64 * 10 * 4
+
+
+def test_rows_have_room_for_counts_biases_and_masks_of_the_vocabulary() -> None:
+    assert draws_bytes(64, 800) == 64 * (2 * 4 * 800 + 104)
 
 
 @pytest.mark.parametrize(
