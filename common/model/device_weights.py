@@ -61,7 +61,7 @@ def common_weights(
     shared: SharedDeviceWeights | None = None
     try:
         shared = SharedDeviceWeights(cuda, *at, layout)
-        tensors = shared.open(fill, waiting)
+        tensors = shared.open(fill, _saying_so(waiting))
     except NotShareable as error:
         _log.warning(line("weights_not_shared", device=str(cuda.device), why=str(error)))
         common_bytes = shared.n_bytes if shared is not None and shared.is_there else 0
@@ -80,6 +80,19 @@ def common_weights(
         )
     )
     return DeviceWeights(tensors, shared, shared.n_bytes)
+
+
+def _saying_so(waiting: Callable[[int], None]) -> Callable[[int], None]:
+    """And a line of the log, once, for each process that is waited for."""
+    awaited = {0}  # who has not said yet who it is
+
+    def wait(process_id: int) -> None:
+        if process_id not in awaited:
+            awaited.add(process_id)
+            _log.info(line("weights_awaited", loaded_by=process_id))
+        waiting(process_id)
+
+    return wait
 
 
 def _close(shared: SharedDeviceWeights | None) -> None:

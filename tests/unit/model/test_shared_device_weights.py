@@ -2,6 +2,9 @@
 
 import itertools
 import logging
+import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +98,27 @@ def test_the_second_sees_what_the_first_filled(
     assert f"event=weights_shared device=cpu:0 bytes={BLOCK_BYTES} loaded=elsewhere" in caplog.text
     for worker in pair:  # a mapping each, which holds the memory by itself
         assert (worker.driver.n_handles, worker.driver.n_ranges) == (0, 1)
+
+
+def test_of_two_at_once_one_waits_and_says_so(
+    pair: tuple[Worker, Worker], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first, second = pair
+    is_begun = threading.Event()
+
+    def fill_slowly(tensors: dict[str, Matrix]) -> None:
+        is_begun.set()
+        time.sleep(0.2)
+        fill(tensors)
+
+    loading = threading.Thread(target=first.load, args=(fill_slowly,))
+    loading.start()
+    is_begun.wait()
+    check_values(second.load().tensors)
+    loading.join()
+    told = [record.message for record in caplog.records if "weights_awaited" in record.message]
+    assert told == [f"event=weights_awaited loaded_by={os.getpid()}"]
 
 
 def test_who_comes_later_gets_them_from_who_is_left(run_dir: Path) -> None:
