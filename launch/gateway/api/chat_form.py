@@ -66,6 +66,7 @@ class ChatForm(ChoicesForm[ChatChunkChoice]):
         choice = ChatChunkChoice(
             index=piece.choice,
             delta=ChatDelta(
+                reasoning=thought or None,
                 reasoning_content=thought or None,
                 content=said.text or (None if told or piece.finish else ""),
                 tool_calls=[self._call(piece.choice, part) for part in said.calls] or None,
@@ -94,7 +95,7 @@ class ChatForm(ChoicesForm[ChatChunkChoice]):
         said = self._reading.read_all(choice.pieces)
         message = ChatMessage(content=said.text)
         if self._tells_thoughts:
-            message.reasoning_content = said.reasoning or None
+            message.reasoning = message.reasoning_content = said.reasoning or None
         if said.calls or said.reasoning:
             message.content = said.text or None
         if said.calls:

@@ -126,9 +126,13 @@ def with_template(text: TextModel, source: str | None, *, trusted: bool) -> Text
 
 def _as_templates_want(message: Mapping[str, Any], n: int) -> Mapping[str, Any]:
     """Of calls that were made, clients send back the arguments as text; templates want an object.
-    Beside them they send no content; many a template adds it to its text, unseen."""
+    Beside them they send no content; many a template adds it to its text, unseen. Thoughts have two
+    names, and a template knows one of them."""
     if message.get("content") is None:
         message = {**message, "content": ""}
+    thought = message.get("reasoning") or message.get("reasoning_content")
+    if thought is not None:
+        message = {**message, "reasoning": thought, "reasoning_content": thought}
     calls = message.get("tool_calls")
     if calls is None:
         return message

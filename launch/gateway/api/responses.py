@@ -118,7 +118,8 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     role: str = "assistant"
     content: str | None
     refusal: str | None = None
-    reasoning_content: str | msgspec.UnsetType | None = msgspec.UNSET  # with --reasoning-parser
+    reasoning: str | msgspec.UnsetType | None = msgspec.UNSET  # with --reasoning-parser
+    reasoning_content: str | msgspec.UnsetType | None = msgspec.UNSET  # its older name
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -126,6 +127,7 @@ class ChatDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`choices[].delta` of a streamed chat."""
 
     role: str | None = None
+    reasoning: str | None = None
     reasoning_content: str | None = None
     content: str | None = None
     tool_calls: list[ToolCall] | None = None

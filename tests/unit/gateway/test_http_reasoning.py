@@ -63,6 +63,7 @@ def test_thoughts_are_told_apart_whole_and_streamed(thinking: TextModel) -> None
         whole = await client.chat.completions.create(**asked)
         told: Any = whole.choices[0].message
         assert (told.reasoning_content, told.content) == ("\nWell.\n", "\n\nSo.")
+        assert told.reasoning == told.reasoning_content
         assert whole.usage is not None
         details = whole.usage.completion_tokens_details
         assert details is not None
@@ -74,6 +75,7 @@ def test_thoughts_are_told_apart_whole_and_streamed(thinking: TextModel) -> None
         chunks = [chunk async for chunk in stream]
         deltas: list[Any] = [choice.delta for chunk in chunks for choice in chunk.choices]
         thought = [getattr(delta, "reasoning_content", None) or "" for delta in deltas]
+        assert thought == [getattr(delta, "reasoning", None) or "" for delta in deltas]
         said = [delta.content or "" for delta in deltas]
         assert ("".join(thought), "".join(said)) == ("\nWell.\n", "\n\nSo.")
         assert sum(map(bool, thought)) > 2  # as they come
@@ -142,3 +144,24 @@ def test_thoughts_need_not_be_told(thinking: TextModel) -> None:
         assert not any("reasoning_content" in delta for delta in deltas)
 
     run(thinking, WRITTEN, test)
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_thoughts_that_come_back_have_the_name_that_the_template_knows(
+    smollm2: TextModel, name: str
+) -> None:
+    """Whichever the client has told them by."""
+    shows = ChatTemplate(
+        {
+            "default": "{% for m in messages %}{{ m.reasoning_content }}|{{ m.reasoning }}"
+            "{% endfor %}"
+        },
+        {},
+    )
+
+    async def test(served: Served) -> None:
+        thought = {"role": "assistant", "content": "So.", name: "Hm."}
+        response = await served.post("/tokenize", messages=[thought], return_token_strs=True)
+        assert "".join(response.json()["token_strs"]) == "Hm.|Hm."
+
+    run(replace(smollm2, template=shows), "So.", test)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -69,7 +69,7 @@ def test_a_body_that_comes_when_the_server_stops_is_told_so(smollm2: TextModel) 
     async def test(served: Served) -> None:
         came = asyncio.Event()
 
-        async def slow() -> Any:  # noqa: ANN401 - an iterator of bytes
+        async def slow() -> AsyncIterator[bytes]:
             yield b'{"prompt": "a", '
             await came.wait()
             yield json.dumps({"max_tokens": 1}).encode()[1:]
