@@ -180,6 +180,23 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET  # with the first event
 
 
+class ModelPermission(msgspec.Struct, kw_only=True):
+    """`data[].permission[]` of GET /v1/models, the same for every model: as vLLM tells it"""
+
+    id: str
+    object: str = "model_permission"
+    created: int
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool = True
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: str | None = None
+    is_blocking: bool = False
+
+
 class ModelCard(msgspec.Struct, kw_only=True):
     """`data[]` of GET /v1/models"""
 
@@ -187,9 +204,10 @@ class ModelCard(msgspec.Struct, kw_only=True):
     object: str = "model"
     created: int
     owned_by: str = "baton"
-    root: str
+    root: str  # where its files are
     parent: str | None = None
     max_model_len: int | None
+    permission: list[ModelPermission]
 
 
 class ModelList(msgspec.Struct, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from openai.types import Model
 from openapi_spec_validator import validate
 from prometheus_client.parser import text_string_to_metric_families
@@ -88,10 +89,35 @@ def test_models(smollm2: TextModel) -> None:
     async def test(served: Served) -> None:
         (card,) = (await served.client.get("/v1/models")).json()["data"]
         assert Model.model_validate(card, strict=True).id == "tiny"
-        assert card["max_model_len"] == MAX_MODEL_LEN
+        created = card["created"]
+        assert card == {
+            "id": "tiny",
+            "object": "model",
+            "created": created,
+            "owned_by": "baton",
+            "root": "/models/tiny",
+            "parent": None,
+            "max_model_len": MAX_MODEL_LEN,
+            "permission": [
+                {
+                    "id": "modelperm-tiny",
+                    "object": "model_permission",
+                    "created": created,
+                    "allow_create_engine": False,
+                    "allow_sampling": True,
+                    "allow_logprobs": True,
+                    "allow_search_indices": False,
+                    "allow_view": True,
+                    "allow_fine_tuning": False,
+                    "organization": "*",
+                    "group": None,
+                    "is_blocking": False,
+                }
+            ],
+        }
         assert (await served.client.get("/v1/models/tiny")).json() == card
 
-    run(smollm2, test)
+    run(smollm2, test, config=replace(COLOCATED, model="/models/tiny"))
 
 
 def test_text_and_ids(smollm2: TextModel) -> None:
