@@ -71,8 +71,12 @@ _END = {
 }
 
 
+_LINE_BEGIN = b'{"t":'
+
+
 def read_log(path: Path) -> list[Line]:
-    """Raises ValueError, naming the line, where it is no request log; a torn end is left out."""
+    """Raises ValueError, naming the line, where it is no request log; what is left of lines that
+    were torn, at the end or by a full disk, is left out."""
     decoder = msgspec.json.Decoder(Line)
     *whole, _torn = path.read_bytes().split(b"\n")
     lines: list[Line] = []
@@ -80,6 +84,8 @@ def read_log(path: Path) -> list[Line]:
         try:
             lines.append(decoder.decode(text))
         except msgspec.DecodeError as error:
+            if not text or (text.startswith(_LINE_BEGIN) and "truncated" in str(error)):
+                continue
             raise ValueError(f"{path}, line {number}: {error}") from error
     return lines
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from math import isfinite
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 import msgspec
@@ -166,6 +167,10 @@ class RequestLog:
             self._fd = None if path is None else os.open(path, flags, 0o644)
         except OSError as error:
             raise SetupError(f"--request-log {path}: {error.strerror}") from error
+        self._reader: int | None = None
+        if path is not None and Path(path).is_file():  # no pipe, whose end is not to be read
+            with suppress(OSError):  # to be written only
+                self._reader = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._is_gateway = role is Role.GATEWAY
         self._who: dict[str, Value] = {"role": role.value, "instance": instance}
         self._encoder = msgspec.json.Encoder()
@@ -174,7 +179,8 @@ class RequestLog:
     def write(
         self, event: str, transfer: TransferId, attempt: int, fields: Mapping[str, Value]
     ) -> None:
-        """One line, in one write: lines of several processes do not mix. Never raises OSError."""
+        """One line, in one write: lines of several processes do not mix. It begins a line, too,
+        where a full disk has cut the one before. Never raises OSError."""
         level = logging.INFO if self._is_gateway and event in _ENDINGS else logging.DEBUG
         if _log.isEnabledFor(level):
             _log.log(level, line(event, transfer=transfer, attempt=attempt, **fields))
@@ -190,6 +196,8 @@ class RequestLog:
             **fields,
         }
         data = self._encoder.encode(entry) + b"\n"
+        if self._ends_in_a_line():
+            data = b"\n" + data
         try:
             whole = os.write(self._fd, data) == len(data)
         except OSError:
@@ -199,8 +207,18 @@ class RequestLog:
             if self.lost_lines == 1:
                 _log.error(line("request_log_incomplete"))
 
+    def _ends_in_a_line(self) -> bool:
+        """Half of one is the last in the file: whoever's, since its disk was full."""
+        if self._reader is None:
+            return False
+        with suppress(OSError):
+            n_bytes = os.fstat(self._reader).st_size
+            return n_bytes > 0 and os.pread(self._reader, 1, n_bytes - 1) != b"\n"
+        return False
+
     def close(self) -> None:
         """Idempotent."""
-        if self._fd is not None:
-            os.close(self._fd)
-        self._fd = None
+        for fd in (self._fd, self._reader):
+            if fd is not None:
+                os.close(fd)
+        self._fd = self._reader = None

@@ -5,7 +5,10 @@ Must hold only names that vanish with their owners: no data.
 
 import fcntl
 import os
+import re
 import shutil
+import socket
+import stat
 import tempfile
 import time
 import uuid
@@ -20,6 +23,8 @@ SHORT_INSTANCE = 12  # characters that `wire` and `transfer` name their sockets 
 _MAX_PATH_BYTES = 107  # of a Unix socket's address, its ending NUL aside
 _PREFIX = "baton-"
 _NEW_S = 60.0  # younger than that, nobody may have got to lock it yet
+_SOCKET = re.compile(rf"[0-9a-f]{{{SHORT_INSTANCE}}}\.(ctl|cuda|gws|pages|sta)")
+_SHARED = re.compile(rf"[0-9a-f]{{{SHORT_INSTANCE}}}\.shared")  # of gateways: see `launch.gateways`
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -51,10 +56,13 @@ def temporary() -> Generator[Path]:
 def _remove_abandoned(parent: Path) -> None:
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another's, locked, no directory, or another was faster
-            stat = path.lstat()
-            if stat.st_uid == os.geteuid() and time.time() - stat.st_mtime > _NEW_S:
+            if _is_ours_and_old(path.lstat()):
                 with _locked(path):
                     shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_ours_and_old(found: os.stat_result) -> bool:
+    return found.st_uid == os.geteuid() and time.time() - found.st_mtime > _NEW_S
 
 
 @contextmanager
@@ -72,14 +80,54 @@ def make_private(run_dir: Path) -> None:
     """Create it, mode 0700. Raises SetupError where others could get in."""
     try:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        stat = run_dir.stat()
+        found = run_dir.stat()
     except OSError as error:
         raise SetupError(f"run directory {run_dir}: {error.strerror}") from error
-    if stat.st_uid != os.geteuid() or stat.st_mode & 0o077:
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise SetupError(
-            f"run directory {run_dir} must be yours alone (owner {stat.st_uid}, mode "
-            f"{stat.st_mode & 0o777:o}; needed: owner {os.geteuid()}, mode 700)"
+            f"run directory {run_dir} must be yours alone (owner {found.st_uid}, mode "
+            f"{found.st_mode & 0o777:o}; needed: owner {os.geteuid()}, mode 700)"
         )
+
+
+def make_clean(run_dir: Path) -> None:
+    """One that stays when its processes have ended: made private, and what those have left in it
+    that were killed is removed. Nothing is that lives, is new, or has another name than ours have.
+    Raises SetupError as `make_private` does."""
+    make_private(run_dir)
+    living: set[str] = set()
+    for path in [path for path in run_dir.iterdir() if _SOCKET.fullmatch(path.name)]:
+        with suppress(OSError):  # another was faster
+            found = path.lstat()
+            if stat.S_ISSOCK(found.st_mode) and _is_ours_and_old(found) and not _is_bound(path):
+                path.unlink()
+            else:
+                living.add(path.stem)
+    for path in [path for path in run_dir.iterdir() if _SHARED.fullmatch(path.name)]:
+        with suppress(OSError):  # the same; or there is more in it than ours, which stays
+            found = path.lstat()
+            if path.stem not in living and stat.S_ISDIR(found.st_mode) and _is_ours_and_old(found):
+                _remove_shared(path)
+
+
+def _is_bound(path: Path) -> bool:
+    """Some process has that socket. No connection is made: none of ours is of the kind asked for,
+    and the system tells of another kind only where there is one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+    return True
+
+
+def _remove_shared(path: Path) -> None:
+    for file in (path / "places", *(path / "metrics").glob("*.db")):
+        file.unlink(missing_ok=True)
+    (path / "metrics").rmdir()
+    path.rmdir()
 
 
 def remove_sockets(run_dir: Path, instance: InstanceId) -> None:

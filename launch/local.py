@@ -19,7 +19,7 @@ from common.ids import InstanceId, Role
 from common.log import line, set_up_logging
 from common.messages import ModelIdentity
 from common.metrics import GatewayMetrics
-from common.rundir import make_private, remove_sockets, temporary
+from common.rundir import make_clean, remove_sockets, temporary
 from launch.checks import checked, local_workers
 from launch.gateway.control import Control
 from launch.gateway.server import BACKLOG, HttpServer, bound
@@ -276,10 +276,10 @@ class _Server:
 
 @contextmanager
 def _run_dir(config: ServeConfig) -> "Iterator[Path]":
-    """The given one, which stays; or a private temporary one."""
+    """The given one, which stays, without what killed processes left; or a temporary one."""
     if config.run_dir is not None:
         path = Path(config.run_dir)
-        make_private(path)
+        make_clean(path)
         yield path
         return
     with temporary() as path:

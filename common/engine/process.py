@@ -48,10 +48,12 @@ def _allowed_cpus() -> set[int]:
 
 
 def die_with(parent: int) -> None:
-    """SIGTERM comes when the thread that started this process ends, be it by SIGKILL.
+    """SIGTERM comes when the thread that started this process ends, be it by SIGKILL; SIGHUP, which
+    means something to that one alone, is ignored.
 
     Raises SetupError if `parent` is gone already.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
         raise SetupError("prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # it may have died before the call

@@ -83,6 +83,22 @@ async def one_is_killed(server: RunningServer) -> None:
     assert killed not in now
 
 
+async def workers_restart(server: RunningServer) -> None:
+    """SIGHUP is the launcher's; to its gateways and workers it means nothing."""
+    gateways, workers = server.gateways(), server.workers("decode")
+    for process in (*gateways, *workers):
+        os.kill(process, signal.SIGHUP)
+    await asyncio.sleep(0.5)
+    assert (server.gateways(), server.workers("decode")) == (gateways, workers)
+    server.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 120
+    while "event=rolling_restarted" not in server.log():
+        assert time.monotonic() < deadline, server.tail()
+        await asyncio.sleep(0.1)
+    assert server.gateways() == gateways
+    assert not {*workers} & {*server.workers("decode")}
+
+
 async def all_drain(server: RunningServer) -> None:
     async with streams(server) as tasks:
         server.process.send_signal(signal.SIGTERM)
@@ -132,6 +148,7 @@ def test_a_killed_gateway_ends_its_own_clients_streams_alone(default_model: Path
         server.wait_until_ready()
         asyncio.run(each_tells_of_all(server))
         asyncio.run(one_is_killed(server))
+        asyncio.run(workers_restart(server))
         asyncio.run(all_drain(server))
         assert server.wait(within_s=40) == 0, server.tail()
         server.assert_nothing_left()

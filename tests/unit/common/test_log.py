@@ -4,12 +4,14 @@ import io
 import json
 import logging
 import re
+import resource
 from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
+from bench.request_log import read_log
 from common.errors import SetupError
 from common.ids import InstanceId, Role, TransferId
 from common.log import RequestLog, field_of, line, set_up_logging
@@ -187,3 +189,27 @@ def test_no_path_no_file_and_a_full_disk_costs_lines_only() -> None:
     full.write("queued", T, 0, {})
     full.close()
     assert full.lost_lines == 2
+
+
+def test_after_a_full_disk_a_line_begins_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    one, another = (RequestLog(str(path), InstanceId(i), Role.DECODE) for i in "ab")
+    one.write("queued", T, 0, {})
+    _, most = limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 40, most))
+    try:
+        one.write("queued", T, 1, {})
+        another.write("queued", T, 1, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert (one.lost_lines, another.lost_lines) == (1, 1)
+    another.write("queued", T, 2, {})  # which does not know that the other's was cut
+    one.write("queued", T, 3, {})
+    with path.open("ab") as file:
+        file.write(b'{"t":1')  # by a process that has ended
+    late = RequestLog(str(path), InstanceId("c"), Role.DECODE)
+    late.write("queued", T, 4, {})
+    for log in (one, another, late):
+        log.close()
+    assert len(path.read_text().splitlines()) == 6
+    assert [line.attempt for line in read_log(path)] == [0, 2, 3, 4]

@@ -2,16 +2,18 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from common.ids import InstanceId
-from common.rundir import SHORT_INSTANCE, remove_sockets, socket_file, temporary
+from common.rundir import SHORT_INSTANCE, make_clean, remove_sockets, socket_file, temporary
 
 DEAD, LIVING = InstanceId("d" * 32), InstanceId("e" * 32)
 
@@ -27,6 +29,50 @@ def test_the_sockets_of_one_process_are_removed_and_no_others(tmp_path: Path) ->
     short = LIVING[:SHORT_INSTANCE]
     assert left == {f"{short}.ctl", f"{short}.pages", "weights-1.lock"}
     remove_sockets(run_dir, DEAD)
+
+
+def test_what_killed_processes_left_in_a_given_directory_goes_and_nothing_else() -> None:
+    with tempfile.TemporaryDirectory(prefix="br-") as home, ExitStack() as sockets:
+        run_dir = Path(home, "run")
+        run_dir.mkdir(mode=0o700)
+
+        def bound(name: str, *, lives: bool, age_s: float = 300.0) -> Path:
+            one = sockets.enter_context(socket.socket(socket.AF_UNIX))
+            one.bind(str(run_dir / name))  # it need not listen yet
+            then = time.time() - age_s
+            os.utime(run_dir / name, (then, then))
+            if not lives:
+                one.close()
+            return run_dir / name
+
+        def shared(name: str, *files: str) -> Path:
+            (run_dir / name / "metrics").mkdir(parents=True)
+            for file in ("places", "metrics/counter_0.db", *files):
+                (run_dir / name / file).touch()
+            older(run_dir / name)
+            return run_dir / name
+
+        dead, living = DEAD[:SHORT_INSTANCE], LIVING[:SHORT_INSTANCE]
+        for kind in ("ctl", "cuda", "gws", "pages", "sta"):
+            bound(f"{dead}.{kind}", lives=False)
+        shared(f"{dead}.shared")
+        file, folder = run_dir / f"{'a' * SHORT_INSTANCE}.ctl", run_dir / "notes.shared"
+        file.write_text("a user's own")
+        older(file)
+        folder.mkdir()
+        kept = {
+            bound(f"{living}.ctl", lives=True),
+            shared(f"{living}.shared"),
+            bound(f"{'b' * SHORT_INSTANCE}.ctl", lives=False, age_s=1.0),  # it may be about to live
+            bound("postgres.ctl", lives=False),
+            shared(f"{'c' * SHORT_INSTANCE}.shared", "a user's own"),
+            *(file, folder),
+        }
+        make_clean(run_dir)
+        assert {*run_dir.iterdir()} == kept
+        assert (run_dir / f"{'c' * SHORT_INSTANCE}.shared" / "a user's own").exists()
+        assert (run_dir / f"{living}.shared" / "metrics" / "counter_0.db").exists()
+        make_clean(run_dir)
 
 
 HOLDER = """
