@@ -46,7 +46,7 @@ def recorded(run: Callable[[], object]) -> list[Ran]:
     ran = [
         Ran(event.name, event.time_range.start, event.time_range.end)
         for event in events
-        if event.device_type is DeviceType.CUDA and not event.is_user_annotation
+        if event.device_type == DeviceType.CUDA and not event.is_user_annotation
     ]
     return sorted(ran, key=lambda r: r.began)
 

@@ -76,7 +76,6 @@ def _with_workers(directory: Path, found: Mapping[str, float]) -> bool:
         TimedGateway(directory / "r"),
         dtype="bfloat16",
         devices="cuda:0",
-        transport="cuda_ipc",
         max_model_len=8192,
         max_num_seqs=64,
         max_num_batched_tokens=4096,

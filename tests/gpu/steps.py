@@ -256,7 +256,7 @@ def products(bench: Bench, n_rows: int, bytes_ms: float, operations_ms: float) -
     }
     for kind, weights in kinds.items():
         n_outputs, n_inputs = weights[0].shape
-        x_TI = weights[0].new_ones((n_rows, n_inputs))
+        x_TI = weights[0].new_empty((n_rows, n_inputs)).normal_()
         out_TO = weights[0].new_empty((n_rows, n_outputs))
 
         def run(weights: list[Tensor] = weights, x: Tensor = x_TI, out: Tensor = out_TO) -> None:

@@ -38,7 +38,6 @@ def measure(_found: Mapping[str, float]) -> bool:
                 SMOLLM2,
                 most_tokens=600,
                 devices="cuda:0",
-                transport="cuda_ipc",
                 max_model_len=1024,
                 max_num_seqs=32,
                 chunk_tokens=256,

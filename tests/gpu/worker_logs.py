@@ -8,7 +8,7 @@ from tests.gpu.rows import say
 
 TOLD = (
     "gpu_memory", "captured_graphs", "pages_come_by", "pages_come_otherwise", "warmed_up", "loaded",
-    "memory",
+    "memory", "weights_shared", "weights_not_shared",
 )  # fmt: skip
 LAST_LINES = 6
 
@@ -33,4 +33,5 @@ def say_memory() -> None:
 
 def _is_telling(line: str) -> bool:
     is_told = any(f"event={event} " in line for event in TOLD)
-    return is_told or "WARNING" in line or "ERROR" in line or line.startswith(("Traceback", " "))
+    is_trouble = "level=warning" in line or "level=error" in line
+    return is_told or is_trouble or line.startswith(("Traceback", " "))

@@ -37,7 +37,7 @@ def test_steps_and_prompts_are_measured(capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr().out.splitlines()
     rows = [json.loads(line.removeprefix(ROW)) for line in said if line.startswith(ROW)]
     assert [row["key"] for row in rows if row["key"]] == ["step 1", "busy", "prompt"]
-    assert len(rows) == 14
+    assert len(rows) == 15
     assert all(row["measured"] > 0 and (row["floor"] or 1) > 0 for row in rows)
 
 
