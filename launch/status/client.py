@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.client import HTTPException
+from http.client import BadStatusLine, HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
@@ -18,6 +18,7 @@ from launch.security import api_keys
 
 KEY_VARIABLES = ("BATON_API_KEY", "OPENAI_API_KEY")
 _TIMEOUT_S = 5.0
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")  # OpenSSL's names
 
 
 class NoStatus(Exception):
@@ -46,15 +47,9 @@ class Source:
                 raise NoStatus(self._refused(error)) from None
         except (OSError, HTTPException) as error:
             reason = error.reason if isinstance(error, URLError) else error
-            if isinstance(reason, ssl.SSLCertVerificationError):
-                raise NoStatus(
-                    f"the certificate of {self.url} is not trusted ({reason.verify_message}); "
-                    "--ssl-ca-certs FILE names a self-signed one, or who signed it"
-                ) from None
-            told = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-            raise NoStatus(
-                f"no server answers at {self.url} ({told}); --url says where it is"
-            ) from None
+            raise NoStatus(self._unreached(reason)) from None
+        except ValueError:  # of a header
+            raise NoStatus("the API key has characters that no key has") from None
         try:
             return msgspec.json.decode(content, type=Status), content
         except msgspec.DecodeError as error:
@@ -68,8 +63,34 @@ class Source:
         except (OSError, ssl.SSLError) as error:
             raise SetupError(f"--ssl-ca-certs {self.ssl_ca_certs}: {error}") from None
 
+    def _unreached(self, reason: object) -> str:
+        address = self.url.partition("://")[2]
+        match reason:
+            case ssl.SSLCertVerificationError():
+                return (
+                    f"the certificate of {self.url} is not trusted ({reason.verify_message}); "
+                    "--ssl-ca-certs FILE names a self-signed one, or who signed it"
+                )
+            case ssl.SSLError() if reason.reason in _NO_TLS:
+                return f"{self.url} speaks no TLS; --url http://{address} may be meant"
+            case BadStatusLine() | ConnectionResetError() if self.url.startswith("http://"):
+                return f"{self.url} does not speak HTTP; --url https://{address} may be meant"
+            case ssl.SSLError() | ConnectionResetError():
+                return (
+                    f"{self.url} ends the connection ({reason.strerror or reason}): it may ask its "
+                    "clients for certificates, and `baton status` has none"
+                )
+            case _:
+                told = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+                return f"no server answers at {self.url} ({told}); --url says where it is"
+
     def _refused(self, error: HTTPError) -> str:
         match error.code:
+            case HTTPStatus.UNAUTHORIZED if self.api_key is not None:
+                return (
+                    f"{self.url} does not know the key that it was sent: --api-key-file FILE, or "
+                    f"the variable {' or '.join(KEY_VARIABLES)}"
+                )
             case HTTPStatus.UNAUTHORIZED:
                 return (
                     f"{self.url} asks for a key: --api-key-file FILE, or the variable "

@@ -1,5 +1,6 @@
 """`baton status`: what a server tells, once or again and again."""
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +65,9 @@ def _again(wish: Wish) -> str:
     try:
         return _shown(wish)
     except NoStatus as error:
-        return _screen([str(error)]) if wish.on_terminal and not wish.as_json else f"{error}\n"
+        if wish.as_json:
+            return json.dumps({"error": str(error)}) + "\n"
+        return _screen([str(error)]) if wish.on_terminal else f"{error}\n"
 
 
 def _screen(text: Sequence[str]) -> str:

@@ -144,6 +144,56 @@ def test_a_certificate_that_is_not_trusted_names_the_flag(tmp_path: Path) -> Non
         assert shown("--url", url, "--ssl-ca-certs", str(certificate))
 
 
+def test_the_wrong_scheme_is_named() -> None:
+    with served(200, b"") as (url, _), pytest.raises(NoStatus) as refused:
+        shown("--url", url.replace("http:", "https:"))
+    assert str(refused.value) == (
+        f"{url.replace('http:', 'https:')} speaks no TLS; --url {url} may be meant"
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    with served(200, b"", context) as (url, _), pytest.raises(NoStatus) as refused:
+        shown("--url", url.replace("https:", "http:"))
+    assert str(refused.value).endswith(f"does not speak HTTP; --url {url} may be meant")
+
+
+def test_a_server_that_asks_for_certificates_is_said_to(tmp_path: Path) -> None:
+    authority, certificate = trustme.CA(), tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    with served(200, b"", context) as (url, _), pytest.raises(NoStatus) as refused:
+        shown("--url", url, "--ssl-ca-certs", str(certificate))
+    assert str(refused.value).startswith(f"{url} ends the connection (")
+    assert str(refused.value).endswith("clients for certificates, and `baton status` has none")
+
+
+def test_a_key_that_is_not_the_servers_is_told_apart_from_none() -> None:
+    with served(401, b"{}") as (url, _), pytest.raises(NoStatus) as refused:
+        shown("--url", url, environ={"OPENAI_API_KEY": "another's"})
+    assert "does not know the key that it was sent: --api-key-file FILE, or" in str(refused.value)
+    with pytest.raises(NoStatus, match="the API key has characters"):
+        shown("--url", url, environ={"BATON_API_KEY": "two\nlines"})
+
+
+def test_watching_as_json_stays_json() -> None:
+    parts: list[str] = []
+
+    def write(text: str) -> None:
+        parts.append(text)
+        server.close()
+        if len(parts) == 2:
+            raise KeyboardInterrupt
+
+    with ExitStack() as server:
+        url, _ = server.enter_context(served(200, msgspec.json.encode(STARTING)))
+        argv = ["--url", url, "--watch", "--json", "--interval", "0.1"]
+        assert status(argv, {}, write, on_terminal=True) == 0
+    assert [*map(sorted, map(json.loads, parts))][1] == ["error"]
+
+
 @pytest.mark.parametrize("on_terminal", [True, False])
 def test_watching_outlasts_the_server_and_ends_when_it_is_interrupted(on_terminal: bool) -> None:  # noqa: FBT001
     parts: list[str] = []
