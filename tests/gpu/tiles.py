@@ -1,5 +1,5 @@
-"""How fast attention is with other tiles, where it was too slow: each is shown when it was timed, as
-many as there is time for. `bench.kernels_tune` takes its time, and leaves out those that spill."""
+"""How fast attention is with other tiles, where it was too slow: each is shown when it was timed,
+as many as there is time for. `bench.kernels_tune` takes all of it, and leaves out what spills."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, zip_longest
