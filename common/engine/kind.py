@@ -98,5 +98,5 @@ class Kind:
     make_core: Callable[[WorkerConfig, Parts], Core]
     make_pages: Callable[[int, int, int | None], Pages]  # (n_pages, page_bytes, CUDA device)
     open_mover: OpenMover
+    begin_passes: BeginPasses
     make_host_pages: Callable[[int, int], Pages] | None = None  # None: it spills nothing
-    begin_passes: BeginPasses | None = None  # None: they are run one after the other

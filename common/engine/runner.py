@@ -4,7 +4,6 @@ Must not decide anything: what is computed, for whom and into which pages is in 
 """
 
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +22,6 @@ from common.engine.plan import (
     filled,
     pack,
 )
-from common.engine.stream import device_fails_for_good
 from common.ids import PageId
 from common.kernels.attention_plan import Sequences
 from common.kernels.attention_rows import AttentionRows
@@ -101,18 +99,20 @@ class Runner:
             for piece in (Piece([0] * n_tokens, 0, pages), Piece([0], n_tokens, pages))
         ]
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # what comes next is on other streams
+            torch.cuda.synchronize(self.device)
+            torch.cuda.empty_cache()  # what comes next is on other streams, which have their own
         return seconds[0]
 
     def _draw(self, hidden_TH: Tensor, draws: tuple[Draw, ...]) -> tuple[Drawn, ...]:
-        if not draws:
-            return ()
+        return self.drawn_from(self.logits_of(hidden_TH, draws), draws) if draws else ()
+
+    def logits_of(self, hidden_TH: Tensor, draws: tuple[Draw, ...]) -> Tensor:
+        """[D, V] float32: a row a draw, of which there are some."""
         row_D = np.fromiter((draw.row for draw in draws), np.int64, len(draws))
         if (row_D[:-1] < row_D[1:]).all():
-            return self.drawn_from(self._logits(hidden_TH, row_D), draws)
+            return self._logits(hidden_TH, row_D)
         row_R, at_D = np.unique(row_D, return_inverse=True)  # samples of one prompt share a row
-        logits_RV = self._logits(hidden_TH, row_R)
-        return self.drawn_from(logits_RV.index_select(0, self._tensor(at_D)), draws)
+        return self._logits(hidden_TH, row_R).index_select(0, self._tensor(at_D))
 
     def drawn_from(self, logits_DV: Tensor, draws: tuple[Draw, ...]) -> tuple[Drawn, ...]:
         """By rules and grammars, a row each. Waits for the device."""
@@ -136,23 +136,6 @@ class Runner:
             logits_RV = self.model.logits(hidden_TH[first : first + len(targets)])
             scores += score(logits_RV, targets, wanted.n_top)
         return tuple(scores)
-
-
-def on_stream(runner: Runner) -> Callable[[PassPlan], PassResult]:
-    """Its `run`, on a stream of its own where it computes on a CUDA device. Returns when the
-    device has done all of it, so that other processes may be told."""
-    if runner.device.type != "cuda":
-        return runner.run
-    stream = torch.cuda.Stream(runner.device)
-
-    def run(plan: PassPlan) -> PassResult:
-        with device_fails_for_good(), torch.cuda.stream(stream):
-            try:
-                return runner.run(plan)
-            finally:
-                stream.synchronize()
-
-    return run
 
 
 def inputs_of(plan: PassPlan, geometry: PageGeometry, device: torch.device = _CPU) -> PassInputs:

@@ -28,7 +28,7 @@ from common.engine.journal import Journal
 from common.engine.kind import Kind, Mover, Pages, Parts
 from common.engine.links import Links
 from common.engine.process import die_with, leave_joining_to_parent, on_stop, pin
-from common.engine.runner import Runner, on_stream
+from common.engine.runner import Runner
 from common.engine.shell import Shell
 from common.engine.sizing import Sizes, sizes
 from common.engine.stream import open_stream
@@ -253,11 +253,12 @@ class _Worker:
         return runner
 
     def _made_ready(self, runner: Runner, size: Sizes, n_vocab: int, wakeup: Wakeup) -> Passes:
-        begin, device = self._kind.begin_passes, self._device
-        if begin is None or not choice.computes_on(device.torch):
-            return DeviceThread(on_stream(runner), wakeup.ring)
-        began = begin(runner, open_stream(device), self._config, size, n_vocab)
-        return AsyncDeviceThread(began, wakeup.ring)
+        device = self._device
+        if not choice.computes_on(device.torch):
+            return DeviceThread(runner.run, wakeup.ring)
+        stream = open_stream(device)
+        begin = self._kind.begin_passes(runner, stream, self._config, size, n_vocab)
+        return AsyncDeviceThread(begin, wakeup.ring)
 
     def _shell(
         self,

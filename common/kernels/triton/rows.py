@@ -52,8 +52,12 @@ class DeviceRows:
 
 
 def tensor_of(array: NDArray[np.generic], device: torch.device) -> Tensor:
-    """On the device; in memory it shares the array's."""
-    return torch.from_numpy(array).to(device, non_blocking=True)
+    """On the device; in memory it shares the array's. Nobody waits for what the device has to do
+    before: from memory that is not pinned CUDA may copy when it has."""
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()  # which torch keeps until the copy is made
+    return tensor.to(device, non_blocking=True)
 
 
 def _tiles(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from common.kernels import draws
 from common.kernels.draws import UNIFORM_BITS, weight_bits
+from common.kernels.triton.rows import tensor_of
 from common.params import SamplingParams
 
 IN_PROMPT = 1 << 30
@@ -108,10 +109,7 @@ class SamplingRows:
             "mask_R": np.array(masks.row_of, np.int32),
             "mask_MW": masks.rows,
         }
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return SamplingRows(
-            **{name: t.to(device, non_blocking=True) for name, t in tensors.items()}
-        )
+        return SamplingRows(**{name: tensor_of(array, device) for name, array in arrays.items()})
 
 
 class _Table:
