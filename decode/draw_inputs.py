@@ -32,6 +32,7 @@ from common.kernels.triton.sampling_rows import (
     scale_of,
 )
 from common.params import SamplingParams
+from common.text.token_rules import follows_outputs
 from decode.device_block import DeviceBlock
 from decode.wide_rows import WideRows
 
@@ -94,9 +95,9 @@ class DrawInputs:
         """Whether the draw needs outputs that its plan does not know: those of the pass before."""
         if len(draw.outputs) == draw.index:
             return False
-        return bool(draw.params.grammar) or (
-            reads_history(draw.params) and not self._has_counted(draw)
-        )
+        if reads_history(draw.params) and not self._has_counted(draw):
+            return True
+        return follows_outputs(draw.params.grammar)
 
     def tell(self, draws: Sequence[Draw], allowed: Mapping[int, NDArray[np.bool_]]) -> None:
         """Ask the device to take over what they are drawn by. `allowed` [V], by place among them:

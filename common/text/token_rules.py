@@ -68,6 +68,11 @@ class ReadRules:
             if len(word) > 1:
                 self._longer.setdefault(word[-2], []).append(word)
 
+    @property
+    def follow_outputs(self) -> bool:
+        """Whether what may be drawn depends on what was."""
+        return bool(self.grammar or self._longer)
+
     def allowed(self, by_grammar_V: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
         """[V] of what may be drawn but for bad words. All False: the two leave nothing."""
         return self._allowed_V if by_grammar_V is None else self._allowed_V & by_grammar_V
@@ -97,3 +102,9 @@ def read_rules(text: str) -> ReadRules | None:
     if not text.startswith(PREFIX):
         return None
     return ReadRules(msgspec.json.decode(text[len(PREFIX) : -1], type=TokenRules))
+
+
+def follows_outputs(text: str) -> bool:
+    """Whether what a request's grammar, or rules, or neither, allow depends on its outputs."""
+    rules = read_rules(text)
+    return bool(text) if rules is None else rules.follow_outputs
