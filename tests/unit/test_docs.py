@@ -4,17 +4,22 @@
 import json
 import re
 import runpy
+import shlex
+import shutil
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench import plan_flags, profile, serve_flags, sweep_flags
+from common.ids import Role
 from common.metrics import GatewayMetrics
 from launch.other_servers import ANSWERS, answer
-from launch.settings import ALIASES, OPTIONS, load_serve
+from launch.settings import ALIASES, OPTIONS, load_serve, load_worker
 from tests.documents import HOME, PAGES, Block, anchors, blocks, code, links
 
 FOREIGN = re.compile(
@@ -112,6 +117,39 @@ def test_shell_can_be_read() -> None:
             ["bash", "-n"], input=block.text, capture_output=True, text=True, check=False
         )
         assert read.returncode == 0, f"{block}: {read.stderr}"
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """`baton`'s, with where they stand and their words."""
+    for page in PAGES:
+        for block in blocks(page):
+            for words in block.text.replace("\\\n", " ").splitlines():
+                if block.language in ("sh", "bash") and words.startswith("baton "):
+                    yield str(block), shlex.split(words, comments=True)[1:]
+
+
+@pytest.mark.parametrize(("where", "argv"), [*commands()])
+def test_commands_are_taken(
+    where: str, argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever reads their flags, values included."""
+    shutil.copy(HOME / "deploy" / "baton.example.toml", tmp_path / "baton.toml")
+    monkeypatch.chdir(tmp_path)
+    match argv:
+        case ["serve", *rest]:
+            load_serve(rest, {})
+        case [("prefill" | "decode") as role, *rest]:
+            load_worker(Role(role), rest, {})
+        case ["bench", "serve", *rest]:
+            serve_flags.parse(rest)
+        case ["bench", "sweep", *rest]:
+            sweep_flags.parse(rest)
+        case ["plan", *rest]:
+            plan_flags.parse(rest)
+        case ["profile", *rest]:
+            profile.parse(rest)
+        case _:
+            raise AssertionError(f"{where}: read by nobody here")
 
 
 def test_the_diagrams_are_those_of_the_tables() -> None:
