@@ -40,7 +40,9 @@ def begin_passes(
     n_vocab: int,  # noqa: ARG001
 ) -> Callable[[PassPlan], Waiting]:
     """Each while the one before is computed."""
-    return PassStream(runner, stream, most_draws=config.max_num_seqs).begin
+    passes = PassStream(runner, stream, most_draws=config.max_num_seqs)
+    passes.warm_up()
+    return passes.begin
 
 
 KIND = Kind(

@@ -5,16 +5,19 @@ Only for plans that name no token of the pass before. Must not decide what is co
 """
 
 import time
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 from common.engine.device_thread import MOST_UNANSWERED, Waiting
-from common.engine.plan import Draw, Drawn, PassPlan, PassResult
+from common.engine.plan import Draw, Drawn, PassPlan, PassResult, Piece, pack
 from common.engine.runner import Runner
 from common.engine.stream import Stream, device_fails_for_good
+from common.ids import PageId, TransferId
 from common.kernels import ops
 from common.kernels.triton.sampling_rows import SamplingRows
+from common.params import SamplingParams
 from common.sampling import all_drawn
 
 
@@ -27,6 +30,24 @@ class PassStream:
         self._incoming = [stream.pinned(most_draws, torch.int64) for _ in range(MOST_UNANSWERED)]
         self._turn = 0
         self._free_at = 0.0  # when the device had done all that was waited for
+
+    def warm_up(self) -> None:
+        """Draw once, so that nothing is compiled for it while requests wait. Overwrites the pool's
+        first page: only while none is in use."""
+        pieces = [Piece([0], 0, [PageId(0)])]
+        draw = Draw(
+            transfer=TransferId(""),
+            attempt=0,
+            sample=0,
+            index=0,
+            row=0,
+            params=SamplingParams(max_tokens=1, seed=0),
+            prompt=(0,),
+            outputs=(),
+        )
+        arrays = pack(pieces, self._runner.cache.spec.page_tokens)
+        with suppress(ArithmeticError):  # it is of no interest what a model says to that
+            self.begin(PassPlan(**arrays, draws=(draw,)))()  # pyright: ignore[reportArgumentType] pack() names its arrays as PassPlan does
 
     @torch.inference_mode()
     def begin(self, plan: PassPlan) -> Waiting:

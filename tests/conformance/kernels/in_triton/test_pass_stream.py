@@ -21,6 +21,7 @@ from common.ids import PageId, StepId, TransferId
 from common.kernels.triton.rows import tensor_of
 from common.kv.cache import KVCache
 from common.kv.layout import KVSpec
+from common.model.inputs import PassInputs
 from common.model.llama import Llama
 from common.model.packing import packed_layout
 from common.model.rope import cos_sin_table
@@ -121,6 +122,22 @@ def test_who_asks_for_log_probabilities_is_waited_for_and_told_them() -> None:
         assert stream.n_waits > 0
         said, alone = wait(), small_runner().run(one)
         assert (said.drawn, said.scores) == (alone.drawn, alone.scores)
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_it_is_warmed_up_by_a_draw(*, is_broken: bool) -> None:
+    """Whatever the model says to it."""
+    stream, runner = RecordedStream(), small_runner()
+    if is_broken:
+        runner.model.forward = _of_nan(runner)  # type: ignore[method-assign]
+    PassStream(runner, stream, most_draws=2).warm_up()
+    assert stream.n_waits == 1
+    assert not runner.cache.pages_PB[1:].any()
+
+
+def _of_nan(runner: Runner) -> Callable[[PassInputs, KVCache], Tensor]:
+    forward = runner.model.forward
+    return lambda inputs, kv: forward(inputs, kv) * torch.nan
 
 
 class Gated(InMemory):
