@@ -77,6 +77,9 @@ class ServeConfig(HttpOptions, frozen=True, kw_only=True):
     trust_request_chat_template: Annotated[
         bool, Meta(description="run chat templates that requests bring: whoever asks is trusted")
     ] = False
+    enable_tokenizer_info_endpoint: Annotated[
+        bool, Meta(description="tell the tokenizer and its chat template at /tokenizer_info")
+    ] = False
     tool_call_parser: Annotated[
         ToolCallParser, Meta(description="how the model writes calls; auto: as its template tells")
     ] = "auto"

@@ -42,7 +42,7 @@ ANSWERS = {
     "--disable-uvicorn-access-log": "not needed: use --log-level warning for no line a request",
     "--uvicorn-log-level": "use --log-level",
     "--enable-request-id-headers": "not needed: answers always bear x-request-id",
-    "--enable-server-load-tracking": _COUNTED,
+    "--enable-server-load-tracking": "not needed: /load always tells it",
     "--show-hidden-metrics-for-version": _COUNTED,
     "--kv-cache-metrics": _COUNTED,
     "--collect-detailed-traces": "not needed: traces tell each stage of each attempt",

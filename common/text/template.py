@@ -52,6 +52,7 @@ class ChatTemplate:
         param  the request's field that it came in; None: the model has it"""
         if "default" not in sources:
             raise SetupError(f"of the chat templates {sorted(sources)} none is named default")
+        self.source = sources["default"]
         self.source_for_tools = sources.get("tool_use", sources["default"])
         environment = chat_environment()
         try:

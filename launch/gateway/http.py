@@ -49,6 +49,7 @@ from launch.gateway.api.item_form import ItemForm
 from launch.gateway.api.item_prepare import prepare_items
 from launch.gateway.api.item_request import ItemRequest
 from launch.gateway.api.long_prompts import decode_completion
+from launch.gateway.api.other_endpoints import instead
 from launch.gateway.api.prepare import Prepared, prepare_chat, prepare_completion
 from launch.gateway.api.receiving import Receiver, decoder
 from launch.gateway.api.requests import (
@@ -95,6 +96,7 @@ def create_app(
         Route("/ping", api.health, methods=["GET", "POST"]),
         Route("/ready", api.ready),
         Route("/version", api.version),
+        Route("/load", api.load),
         Route("/metrics", api.metrics_page),
         *watching_routes(engine, api.watched, api.in_progress, with_page=config.ui),
         *docs_routes(api.limits()),
@@ -200,6 +202,7 @@ class _Api:
             model=self._name,
             vocab_size=self._text.vocab_size,
             max_logprobs=self._config.max_logprobs,
+            tells_tokenizer=self._config.enable_tokenizer_info_endpoint,
         )
 
     def _served(self) -> Served:
@@ -302,6 +305,9 @@ class _Api:
     async def version(self, _: Request) -> Response:
         return json_response(encode({"version": version("baton-serving")}))
 
+    async def load(self, _: Request) -> Response:
+        return json_response(encode({"server_load": self._admission.in_progress_anywhere}))
+
     async def metrics_page(self, _: Request) -> Response:
         return Response(self._metrics.render(), media_type=CONTENT_TYPE)
 
@@ -330,7 +336,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     status, headers = error.status_code, dict(error.headers or {})
     detail, path = error.detail, shown(request.scope["path"])
     if status == 404:
-        detail = f"there is nothing at {path}; /docs lists what there is"
+        detail = f"there is nothing at {path}; {instead(request.scope['path'])}"
     elif status == 405:
         detail = f"{path} takes {headers.get('Allow')}, not {request.method}"
     return json_response(envelope(detail, status), status, headers)

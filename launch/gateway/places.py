@@ -37,10 +37,13 @@ class Places:
     def take(self, bound: int, limit: int) -> bool:
         """True: it is taken, to be given back. False: so many are."""
         self._counts[self._first + bound] += 1
-        if sum(self._counts[bound :: self._n_bounds]) <= limit:
+        if self.taken(bound) <= limit:
             return True
         self.give_back(bound)
         return False
+
+    def taken(self, bound: int) -> int:
+        return sum(self._counts[bound :: self._n_bounds])
 
     def give_back(self, bound: int) -> None:
         self._counts[self._first + bound] -= 1

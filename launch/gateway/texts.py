@@ -19,7 +19,7 @@ from launch.gateway.api.receiving import Receiver, decoder
 from launch.gateway.api.responses import Detokenized, Tokenized, encode
 from launch.gateway.api.served import check_model
 from launch.gateway.api.text_requests import DetokenizeRequest, TokenizeRequest
-from launch.gateway.api.tokenizing import detokenized, tokenized
+from launch.gateway.api.tokenizing import detokenized, tokenized, tokenizer_info
 from launch.gateway.engine import Engine
 from launch.gateway.lane import Lane
 
@@ -47,10 +47,16 @@ class Texts:
         self._lane = Lane("/tokenize and /detokenize", max_pending=_MAX_TEXTS)
 
     def routes(self) -> list[BaseRoute]:
-        return [
+        routes: list[BaseRoute] = [
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
         ]
+        if self._config.enable_tokenizer_info_endpoint:
+            routes.append(Route("/tokenizer_info", self.info))
+        return routes
+
+    async def info(self, _: Request) -> Response:
+        return json_response(encode(tokenizer_info(self._text)))
 
     async def tokenize(self, request: Request) -> Response:
         return await self._in_line(request, TokenizeRequest, self._tokenize)

@@ -69,6 +69,11 @@ class Admission:
             self._given_up.add(task)
             task.cancel()
 
+    @property
+    def in_progress_anywhere(self) -> int:
+        """At other gateways, too."""
+        return self._places.taken(ALL)
+
     async def empty(self) -> None:
         """Until nothing is in progress."""
         await self._empty.wait()

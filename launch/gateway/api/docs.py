@@ -51,11 +51,14 @@ MODELS: dict[str, tuple[str, type]] = {
     "/v1/models/{name}": ("One model", ModelCard),
 }
 _OPEN: dict[str, Any] = {"security": []}  # no key is asked for
+TOKENIZER_INFO = "/tokenizer_info"
 GETS = {
     "/health": "The process is alive",
     "/ready": "Every pool can serve; 503 names those that cannot",
     "/ping": "The process is alive",
     "/version": "The server's version",
+    "/load": "How many requests are in progress",
+    TOKENIZER_INFO: "The tokenizer and its chat template; with --enable-tokenizer-info-endpoint",
     "/status": "The pools, the last minute and the last requests, as a document",
     "/metrics": "Prometheus metrics",
 }
@@ -137,6 +140,7 @@ class ServedLimits:
     model: str  # its name in the API
     vocab_size: int
     max_logprobs: int
+    tells_tokenizer: bool  # at /tokenizer_info
 
     def of(self, what: str) -> dict[str, Any]:
         """As JSON schema. `what`: as types name it (`requests.SERVED`)."""
@@ -201,7 +205,7 @@ def openapi(limits: ServedLimits | None = None) -> dict[str, Any]:
         paths[path] = {"get": {"summary": summary, "responses": answers}}
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     paths["/v1/models/{name}"]["parameters"] = [name]
-    for path, summary in GETS.items():
+    for path, summary in _gets(limits).items():
         asked_of = _OPEN if path in OPEN_PATHS else {}
         failures = errors("431") if path in OPEN_PATHS else errors("401", "431")
         answers = _told(path) | failures
@@ -219,6 +223,12 @@ def openapi(limits: ServedLimits | None = None) -> dict[str, Any]:
         },
         "security": [{"bearer": []}, {}],
     }
+
+
+def _gets(limits: ServedLimits | None) -> dict[str, str]:
+    if limits is None or limits.tells_tokenizer:
+        return GETS
+    return {path: summary for path, summary in GETS.items() if path != TOKENIZER_INFO}
 
 
 def _told(path: str) -> dict[str, Any]:

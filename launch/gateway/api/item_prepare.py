@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from common.errors import ClientError
 from launch.gateway.api.decoding import shown
+from launch.gateway.api.form_bodies import JsonSchemaBody, ResponseFormat
 from launch.gateway.api.item_conversation import conversation
 from launch.gateway.api.item_request import (
     LOGPROBS,
@@ -20,13 +21,7 @@ from launch.gateway.api.item_request import (
     refuse_unsupported,
 )
 from launch.gateway.api.prepare import Prepared, prepare_chat
-from launch.gateway.api.requests import (
-    ChatRequest,
-    Drawing,
-    JsonSchemaBody,
-    ResponseFormat,
-    StreamOptions,
-)
+from launch.gateway.api.requests import ChatRequest, Drawing, StreamOptions
 from launch.gateway.api.served import Served
 from launch.gateway.api.tool_bodies import FunctionBody, FunctionName, NamedTool, ToolBody
 from launch.gateway.transfers import Fields

@@ -208,7 +208,7 @@ def _encoded(prompt: str | list[int], request: CompletionRequest, served: Served
 
 
 def _truncated(encoded: Encoded, request: Sampling, room: int) -> Encoded:
-    """Its last tokens, where it has more than the client wants of it."""
+    """Its last tokens, or its first, where it has more than the client wants of it."""
     ids, _ = encoded
     most = request.truncate_prompt_tokens
     if most is None:
@@ -220,7 +220,9 @@ def _truncated(encoded: Encoded, request: Sampling, room: int) -> Encoded:
             param="truncate_prompt_tokens",
         )
     kept = max(1, room) if most == -1 else most
-    return encoded if len(ids) <= kept else (ids[-kept:], None)
+    if len(ids) <= kept:
+        return encoded
+    return (ids[:kept] if request.truncation_side == "right" else ids[-kept:]), None
 
 
 def _encode(

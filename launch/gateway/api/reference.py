@@ -14,6 +14,7 @@ from launch.gateway.api.amounts import MAX_ENTRIES, MAX_LISTS
 from launch.gateway.api.bodies import LEAST_BYTES_PER_S, MAX_BODY_BYTES, PATIENCE_S
 from launch.gateway.api.decoding import INSTEAD
 from launch.gateway.api.docs import COMMANDS, ERRORS, GETS, MODELS, POSTS, openapi
+from launch.gateway.api.other_endpoints import ENDPOINTS
 from launch.gateway.api.prompts import MIN_TEXT_CHARS, TEXT_CHARS_PER_TOKEN
 from launch.gateway.api.requests import MAX_CHOICES, MAX_INT
 from launch.gateway.api.support import SUPPORT
@@ -60,6 +61,8 @@ def reference() -> str:
     lines += _table(("status", "when"), ERRORS.items())
     lines += ["## Fields of other servers", "", "Unknown here.", ""]
     lines += _table(("field", "instead"), ((f"`{name}`", why) for name, why in INSTEAD.items()))
+    lines += ["## Endpoints of other servers", "", "There is nothing at these.", ""]
+    lines += _table(("path", "instead"), ((f"`{p}`", why) for p, why in ENDPOINTS.items()))
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -11,15 +11,19 @@ import msgspec
 from msgspec import Meta
 
 from common.values import MAX_WAIT_S, Milliseconds
-from launch.gateway.api.support import IGNORED, SUPPORT, refused
+from launch.gateway.api.form_bodies import (
+    MAX_STOP_CHARS,
+    MAX_TOKEN_RULES,
+    ResponseFormat,
+    StructuredOutputs,
+)
+from launch.gateway.api.support import IGNORED, refused
 from launch.gateway.api.tool_bodies import MAX_TOOLS, AllowedToolChoice, NamedTool, ToolBody
 
 MAX_INT = 2**31 - 1  # of what is not bounded more narrowly: it must fit every message
 MAX_STOPS = 16
-MAX_STOP_CHARS = 1000
 MAX_BAD_WORDS = 1024
 MAX_SALT_CHARS = 256
-MAX_TOKEN_RULES = 4096  # stop token ids, biased tokens
 MAX_SAMPLES = 128  # of a prompt
 MAX_CHOICES = 1024  # prompts times n
 MAX_DOCUMENTS = 1024
@@ -68,50 +72,6 @@ class SloBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tpot_ms: Annotated[
         Milliseconds | None, Meta(description="ms a token after the first, in the mean")
     ] = None
-
-
-class JsonSchemaBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`response_format.json_schema`"""
-
-    name: Annotated[str | None, IGNORED] = None
-    description: Annotated[str | None, IGNORED] = None
-    schema: Annotated[
-        dict[str, Any] | bool | None, Meta(description="the JSON schema that the answer follows")
-    ] = None
-    strict: Annotated[
-        bool | None,
-        Meta(
-            description="changes nothing: the schema always holds",
-            extra_json_schema={SUPPORT: "ignored"},
-        ),
-    ] = None
-
-
-class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What an answer must be, as OpenAI says it."""
-
-    type: Annotated[
-        Literal["text", "json_object", "json_schema"],
-        Meta(description="json_schema needs json_schema.schema"),
-    ]
-    json_schema: JsonSchemaBody | None = None
-
-
-class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What an answer must be, as vLLM says it: one of these."""
-
-    json: Annotated[
-        dict[str, Any] | bool | str | None, Meta(description="a JSON schema, or its text")
-    ] = None
-    json_object: Annotated[bool | None, Meta(description="any JSON object")] = None
-    regex: Annotated[
-        str | None, Meta(description="a regular expression (Rust's) of the whole answer")
-    ] = None
-    choice: Annotated[
-        Annotated[list[str], Meta(min_length=1, max_length=MAX_TOKEN_RULES)] | None,
-        Meta(description="the answers that there are"),
-    ] = None
-    grammar: Annotated[str | None, Meta(description="a grammar in Lark's form, or in GBNF")] = None
 
 
 class Drawing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -231,7 +191,11 @@ class Sampling(Drawing, kw_only=True, forbid_unknown_fields=True):
     ] = None
     truncate_prompt_tokens: Annotated[
         Annotated[int, Meta(ge=-1, le=MAX_INT, extra_json_schema={"not": {"const": 0}})] | None,
-        Meta(description="keep this many last tokens of a prompt; -1: as many as fit"),
+        Meta(description="keep so many tokens of a prompt, the last ones; -1: as many as fit"),
+    ] = None
+    truncation_side: Annotated[
+        Literal["left", "right"] | None,
+        Meta(description="of a prompt that is truncated: where tokens are left out [left]"),
     ] = None
     response_format: Annotated[
         ResponseFormat | None, Meta(description="what an answer must be, as OpenAI says it")
@@ -244,6 +208,9 @@ class Sampling(Drawing, kw_only=True, forbid_unknown_fields=True):
     spaces_between_special_tokens: Annotated[bool | None, IGNORED] = None
     length_penalty: Annotated[float | None, IGNORED] = None
     request_id: Annotated[str | None, IGNORED] = None
+    session_id: Annotated[str | None, IGNORED] = None
+    return_token_offsets: Annotated[bool | None, IGNORED] = None
+    return_mm_kwargs: Annotated[bool | None, IGNORED] = None
     store: Annotated[bool | None, IGNORED] = None
 
 

@@ -13,12 +13,10 @@ from common.text.grammar import (
     of_json_schema,
     of_regex,
 )
+from common.text.structural_tags import Tagged, of_structural_tags
 from launch.gateway.api.decoding import shown
-from launch.gateway.api.requests import (
-    ResponseFormat,
-    Sampling,
-    StructuredOutputs,
-)
+from launch.gateway.api.form_bodies import ANY_NUMBER, ResponseFormat, StructuredOutputs
+from launch.gateway.api.requests import Sampling
 from launch.gateway.api.served import Served
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -67,6 +65,8 @@ def _of_format(asked: ResponseFormat | None) -> tuple[str, str] | None:
         return None
     if asked.type == "json_object":
         return "response_format", of_json_schema(_ANY_OBJECT)
+    if asked.type == "structural_tag":
+        return "response_format", _of_tags(asked, "response_format")
     body = asked.json_schema
     if body is None or body.schema is None:
         raise ClientError(
@@ -75,6 +75,40 @@ def _of_format(asked: ResponseFormat | None) -> tuple[str, str] | None:
         )
     param = "response_format.json_schema.schema"
     return param, of_json_schema(body.schema, param=param)
+
+
+def _of_tags(asked: ResponseFormat, param: str) -> str:
+    """In either of its forms."""
+    older = bool(asked.structures and asked.triggers)
+    if older == (asked.format is not None):
+        raise ClientError(
+            f"{param} of type structural_tag needs either structures and triggers, or format",
+            param=param,
+        )
+    if asked.format is not None:
+        param = f"{param}.format"
+        for name in ("at_least_one", "stop_after_first"):
+            if getattr(asked.format, name):
+                raise ClientError(
+                    f"{param}.{name} is true, but {ANY_NUMBER}; leave it out",
+                    param=f"{param}.{name}",
+                )
+        triggers = asked.format.triggers
+        told = [
+            (one.begin, one.content.json_schema, one.end, f"tags[{n}].content.json_schema")
+            for n, one in enumerate(asked.format.tags)
+        ]
+    else:
+        triggers = asked.triggers or []
+        told = [
+            (one.begin, one.schema, one.end, f"structures[{n}].schema")
+            for n, one in enumerate(asked.structures or [])
+        ]
+    tags = [
+        Tagged(begin=begin, schema=schema, end=end, param=f"{param}.{place}")
+        for begin, schema, end, place in told
+    ]
+    return of_structural_tags(tags, triggers, param=param)
 
 
 def _of_outputs(asked: StructuredOutputs | None) -> tuple[str, str] | None:
@@ -102,6 +136,16 @@ def _schema(value: Schema | str, param: str) -> Schema:
         raise ClientError(f"{param} is a text that is no schema: {error}", param=param) from error
 
 
+def _tag(text: str, param: str) -> ResponseFormat:
+    try:
+        asked = msgspec.json.decode(text, type=ResponseFormat)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ClientError(f"{param} is no structural tag: {error}", param=param) from error
+    if asked.type != "structural_tag":
+        raise ClientError(f"{param} is a text of type {asked.type}", param=param)
+    return asked
+
+
 def _of_one(name: str, value: Any) -> str:  # noqa: ANN401 - by name
     param = f"structured_outputs.{name}"
     match name:
@@ -113,6 +157,8 @@ def _of_one(name: str, value: Any) -> str:  # noqa: ANN401 - by name
             return of_regex(value)
         case "choice":
             return of_choice(value)
+        case "structural_tag":
+            return _of_tags(_tag(value, param), param)
         case _:
             try:
                 return of_ebnf(value)

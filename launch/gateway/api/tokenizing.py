@@ -57,6 +57,23 @@ def detokenized(request: DetokenizeRequest, text: TextModel) -> Detokenized:
     return Detokenized(prompt=text.tokenizer.decode(request.tokens, skip_special_tokens=False))
 
 
+def tokenizer_info(text: TextModel) -> dict[str, object]:
+    """As a model's `tokenizer_config.json` tells it, which vLLM passes on."""
+    vocabulary = text.tokenizer.vocabulary
+    special = {
+        str(token): {"content": text.tokenizer.text_of(token), "special": True}
+        for token in sorted(vocabulary.special_ids)
+    }
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "vocab_size": text.tokenizer.vocab_size,
+        "model_max_length": text.context_length,
+        **vocabulary.special_tokens,
+        "added_tokens_decoder": special,
+        "chat_template": None if text.template is None else text.template.source,
+    }
+
+
 def _conversation(request: TokenizeRequest, text: TextModel, *, trusts_templates: bool) -> str:
     chat = ChatRequest(
         messages=request.messages or [],

@@ -6,8 +6,9 @@ Must allow nothing that is refused, as far as a schema can tell.
 from collections.abc import Sequence
 from typing import Any
 
+from launch.gateway.api.form_bodies import StructuredOutputs
 from launch.gateway.api.item_conversation import TEXTS
-from launch.gateway.api.requests import MAX_CHOICES, MAX_INT, SERVED, StructuredOutputs
+from launch.gateway.api.requests import MAX_CHOICES, MAX_INT, SERVED
 
 _TOKEN_IDS = {
     "type": "array",
@@ -163,19 +164,33 @@ def _one_of(names: Sequence[str]) -> dict[str, Any]:
     return {"oneOf": [{"properties": {name: said}, "required": [name]} for name in names]}
 
 
+def _given(*names: str) -> dict[str, Any]:
+    """Of an object that says something by each of these fields."""
+    told = {"not": {"const": None}}
+    return {"properties": dict.fromkeys(names, told), "required": list(names)}
+
+
 OBJECTS: dict[str, dict[str, Any]] = {
     "ResponseFormat": {
-        "if": {"properties": {"type": {"const": "json_schema"}}},
-        "then": {
-            "properties": {
-                "json_schema": {
-                    "type": "object",
-                    "properties": {"schema": _SCHEMA},
-                    "required": ["schema"],
-                }
+        "allOf": [
+            {
+                "if": {"properties": {"type": {"const": "json_schema"}}},
+                "then": {
+                    "properties": {
+                        "json_schema": {
+                            "type": "object",
+                            "properties": {"schema": _SCHEMA},
+                            "required": ["schema"],
+                        }
+                    },
+                    "required": ["json_schema"],
+                },
             },
-            "required": ["json_schema"],
-        },
+            {
+                "if": {"properties": {"type": {"const": "structural_tag"}}},
+                "then": {"oneOf": [_given("structures", "triggers"), _given("format")]},
+            },
+        ]
     },
     "StructuredOutputs": _one_of(StructuredOutputs.__struct_fields__),
     "TokenizeRequest": _one_of(("prompt", "messages")),

@@ -15,6 +15,7 @@ from common.config import DecodeConfig, PrefillConfig, ServeConfig
 from common.ids import InstanceId, Role
 from common.messages import Expect, FinishReason
 from common.text.load import TextModel
+from launch.gateway.api.other_endpoints import ENDPOINTS
 from tests.unit.gateway.scripted import MAX_MODEL_LEN, Said, Served, serving, until
 
 COLOCATED = ServeConfig(
@@ -240,3 +241,66 @@ def test_the_description_is_valid_and_names_every_path(smollm2: TextModel) -> No
         }
 
     run(smollm2, test, worker_joins=False)
+
+
+def test_the_load_is_what_is_in_progress(smollm2: TextModel) -> None:
+    async def test(served: Served) -> None:
+        async def load() -> object:
+            return (await served.client.get("/load")).json()
+
+        assert await load() == {"server_load": 0}
+        served.worker.silent = True
+        asked = asyncio.create_task(served.post("/v1/completions", prompt="a"))
+        await until(lambda: bool(served.worker.jobs))
+        assert await load() == {"server_load": 1}
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+
+    run(smollm2, test)
+
+
+def test_the_tokenizer_is_told_where_the_operator_says_so(smollm2: TextModel) -> None:
+    async def untold(served: Served) -> None:
+        response = await served.client.get("/tokenizer_info")
+        assert response.status_code == 404
+        assert "--enable-tokenizer-info-endpoint" in response.json()["error"]["message"]
+
+    async def told(served: Served) -> None:
+        info = (await served.client.get("/tokenizer_info")).json()
+        assert info["eos_token"] == "<|im_end|>"
+        assert info["added_tokens_decoder"]["2"] == {"content": "<|im_end|>", "special": True}
+        assert smollm2.template is not None
+        assert info["chat_template"] == smollm2.template.source
+        assert info["model_max_length"] == 8192
+
+    run(smollm2, untold)
+    run(smollm2, told, config=ServeConfig(enable_tokenizer_info_endpoint=True))
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/v1/embeddings", "models here generate text, and give no vectors or scores"),
+        ("/flush_cache", "use /reset_prefix_cache"),
+        ("/v1/responses/resp_1/cancel", "nothing is stored here"),
+        ("/v1/nothing", "/docs lists what there is"),
+    ],
+)
+def test_endpoints_of_other_servers_are_answered(smollm2: TextModel, path: str, says: str) -> None:
+    async def test(served: Served) -> None:
+        for response in (await served.client.get(path), await served.post(path)):
+            assert response.status_code == 404
+            told = response.json()["error"]["message"]
+            assert told.startswith(f'there is nothing at "{path}"; {says}')
+
+    run(smollm2, test)
+
+
+def test_no_endpoint_of_others_is_one_of_ours(smollm2: TextModel) -> None:
+    config = ServeConfig(enable_tokenizer_info_endpoint=True)
+
+    async def test(served: Served) -> None:
+        ours = {getattr(route, "path", "") for route in served.app.routes}
+        assert ours & ENDPOINTS.keys() == {"/tokenizer_info"}
+
+    run(smollm2, test, config=config)

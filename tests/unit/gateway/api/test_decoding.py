@@ -63,7 +63,7 @@ def test_all_fields_of_a_completion() -> None:
             '"response_format": {"type": "json"}',
             "response_format.type",
             'response_format.type is "json"; it must be one of "text", "json_object", '
-            '"json_schema"',
+            '"json_schema", "structural_tag"',
         ),
         (
             '"response_format": {"type": "json_schema", "schema": {}}',
@@ -257,9 +257,3 @@ def test_what_is_said_in_another_endpoints_words(kind: type, name: str, remedy: 
         decode(f'{{"{name}": "x"}}'.encode(), kind)
     assert str(raised.value) == f'unknown field "{name}"; {remedy}'
     assert raised.value.param == name
-
-
-def test_a_structural_tag_is_said_to_be_none_of_ours() -> None:
-    param, message = field('"structured_outputs": {"structural_tag": "x"}')
-    assert param == "structured_outputs.structural_tag"
-    assert "not supported" in message

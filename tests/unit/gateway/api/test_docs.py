@@ -18,7 +18,7 @@ from launch.gateway.api.requests import SERVED, ChatRequest, CompletionRequest
 from launch.gateway.api.text_requests import TokenizeRequest
 from launch.gateway.auth import OPEN_PATHS
 
-LIMITS = ServedLimits(model="tiny", vocab_size=10, max_logprobs=3)
+LIMITS = ServedLimits(model="tiny", vocab_size=10, max_logprobs=3, tells_tokenizer=False)
 
 
 def fields(document: dict[str, Any], kind: type) -> dict[str, Any]:
@@ -97,11 +97,14 @@ OF_VLLM = {
     *("allowed_token_ids", "bad_words", "use_beam_search", "add_special_tokens", "request_id"),
     *("structured_outputs", "cache_salt", "return_token_ids", "return_tokens_as_token_ids"),
     *("kv_transfer_params", "logits_processors", "vllm_xargs", "repetition_detection"),
+    *("ec_transfer_params", "watermarking", "truncation_side", "logprob_token_ids", "session_id"),
+    *("routed_experts_prompt_start", "return_token_offsets", "return_mm_kwargs"),
+    *("stream_interval", "thinking_token_budget", "response_format", "echo"),
 }
 OF_VLLM_CHATS = {
     *("chat_template", "chat_template_kwargs", "documents", "add_generation_prompt"),
     *("continue_final_message", "include_reasoning", "reasoning_effort", "mm_processor_kwargs"),
-    *("media_io_kwargs", "thinking_token_budget"),
+    *("media_io_kwargs", "return_prompt_text"),
 }
 
 

@@ -27,6 +27,8 @@ def test_a_prompt_may_be_cut_to_its_last_tokens(served: Served) -> None:
         return completion(served, **fields).prompts[0].ids
 
     assert ids(truncate_prompt_tokens=2) == CAPITAL[-2:]
+    assert ids(truncate_prompt_tokens=2, truncation_side="left") == CAPITAL[-2:]
+    assert ids(truncate_prompt_tokens=2, truncation_side="right") == CAPITAL[:2]
     assert ids(truncate_prompt_tokens=9) == CAPITAL
     long = list(range(1, 201))
     assert ids(prompt=long, truncate_prompt_tokens=-1, max_tokens=10) == tuple(long[-90:])

@@ -1,10 +1,11 @@
 """What an answer must be, in OpenAI's words and vLLM's."""
 
+import json
 from typing import Any
 
 import pytest
 
-from common.text.grammar import of_choice, of_json_schema, of_regex
+from common.text.grammar import GrammarTokenizer, of_choice, of_json_schema, of_regex
 from launch.gateway.api.served import Served
 from tests.unit.gateway.api.preparing import USER, chat, completion, refused
 
@@ -44,6 +45,66 @@ def test_the_other_kinds(served: Served) -> None:
         assert grammar(served, structured_outputs={"grammar": text}) != ""
 
 
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
+WEATHER = {"begin": "<f=weather>", "schema": CITY, "end": "</f>"}
+NOW = {"begin": "<f=now>", "schema": {"type": "null"}, "end": "</f>"}
+TAGS: dict[str, Any] = {
+    "type": "structural_tag",
+    "structures": [WEATHER, NOW],
+    "triggers": ["<f=", "<f=n"],
+}
+
+
+def triggered(**more: object) -> dict[str, Any]:
+    """The same, as newer clients say it."""
+    tags = [
+        {
+            "type": "tag",
+            "begin": one["begin"],
+            "content": {"type": "json_schema", "json_schema": one["schema"]},
+            "end": one["end"],
+        }
+        for one in (WEATHER, NOW)
+    ]
+    told = {"type": "triggered_tags", "triggers": ["<f=", "<f=n"], "tags": tags}
+    return {"type": "structural_tag", "format": told | more}
+
+
+def test_structural_tags_in_all_their_forms(served: Served) -> None:
+    made = grammar(served, response_format=TAGS)
+    assert made != ""
+    assert grammar(served, response_format=triggered(at_least_one=False)) == made
+    text = json.dumps(TAGS)
+    assert grammar(served, structured_outputs={"structural_tag": text}) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("It is warm.", None),
+        ('So <f=weather>{"city": "Rome"}</f>, and <f=now>null</f>.', None),
+        ("a < b <f", None),
+        ('<f=weather>{"city": "Oslo"}</f>', "Os"),
+        ("<f=later>", "later"),
+    ],
+)
+def test_what_a_trigger_begins_is_held_to_its_schema(
+    served: Served, grammars: GrammarTokenizer, text: str, says: str | None
+) -> None:
+    """`says`: the first token that is not allowed."""
+    matcher = grammars.matcher(grammar(served, response_format=TAGS))
+    outputs: tuple[int, ...] = ()
+    refused_token = None
+    for token in served.text.tokenizer.encode(text, add_special_tokens=False):
+        may_V = matcher.allowed(outputs)
+        assert may_V is not None
+        if not may_V[token]:
+            refused_token = served.text.tokenizer.text_of(token)
+            break
+        outputs += (token,)
+    assert refused_token == says
+
+
 def deep(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     for _ in range(levels):
@@ -73,6 +134,56 @@ def deep(levels: int) -> dict[str, Any]:
             {"response_format": schema_of(deep(800))},
             "response_format.json_schema.schema",
             "the schema cannot be read: recursion limit exceeded",
+        ),
+        (
+            {"response_format": {**TAGS, "triggers": ["<f=w"]}},
+            "response_format",
+            'response_format: no trigger begins "<f=now>"',
+        ),
+        (
+            {"response_format": {**TAGS, "triggers": ["<f=", "<g"]}},
+            "response_format",
+            'response_format: no tag begins with "<g"',
+        ),
+        (
+            {"response_format": {"type": "structural_tag"}},
+            "response_format",
+            "response_format of type structural_tag needs either structures and triggers, or form",
+        ),
+        (
+            {"response_format": {**TAGS, **triggered()}},
+            "response_format",
+            "response_format of type structural_tag needs either structures and triggers, or form",
+        ),
+        (
+            {"response_format": triggered(stop_after_first=True)},
+            "response_format.format.stop_after_first",
+            "response_format.format.stop_after_first is true, but a text may have any number",
+        ),
+        (
+            {"response_format": {**TAGS, "structures": [NOW, {**WEATHER, "schema": deep(800)}]}},
+            "response_format.structures[1].schema",
+            "the schema cannot be read: recursion limit exceeded",
+        ),
+        (
+            {
+                "response_format": {
+                    **TAGS,
+                    "structures": [NOW, {**WEATHER, "schema": {"type": "x"}}],
+                }
+            },
+            "response_format",
+            "response_format cannot be followed: ",
+        ),
+        (
+            {"response_format": triggered(type="sequence")},
+            "response_format.format.type",
+            'response_format.format.type is "sequence"; it must be one of "triggered_tags"',
+        ),
+        (
+            {"structured_outputs": {"structural_tag": "<f="}},
+            "structured_outputs.structural_tag",
+            "structured_outputs.structural_tag is no structural tag: JSON is malformed",
         ),
         (
             {"structured_outputs": {"grammar": "\n" * 200_000}},
