@@ -80,13 +80,15 @@ class CudaStream:
         self.graphs_bytes = 0
 
     def work(self) -> AbstractContextManager[object]:
+        _go_to(self.device)
         return torch.cuda.stream(self._stream)
 
     def mark(self) -> Mark:
-        return _Event(self._stream)
+        return _Event(self.device, self._stream)
 
     def capture(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
+        torch.cuda.empty_cache()  # as `graph` does: what that gives back is not what graphs take
         before = torch.cuda.memory_reserved(self.device)
         with torch.cuda.graph(
             graph,
@@ -104,13 +106,22 @@ class CudaStream:
 
 
 class _Event:
-    def __init__(self, stream: torch.cuda.Stream) -> None:
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream) -> None:
+        self._device = device
         self._event = torch.cuda.Event()
         self._event.record(stream)
 
     def synchronize(self) -> None:
         with device_fails_for_good():
+            _go_to(self._device)
             self._event.synchronize()
+
+
+def _go_to(device: torch.device) -> None:
+    """Of a thread, the device is the first one until it is told another. What it asks of a stream
+    elsewhere, and torch's way back from there, make a context of CUDA's on that first one: half a
+    GiB of a GPU that others use."""
+    torch.cuda.set_device(device)
 
 
 class InMemory:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,8 @@ class Cuda:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.reserved = 100
+        self.cached = 0  # of that
+        self.of_thread = dict[int, str]()
         self.has_failed = False
 
     def replace(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +38,7 @@ class Cuda:
                 cuda.asked.append(f"record on {stream}")
 
             def synchronize(self) -> None:
+                cuda.asked.append(f"wait with {cuda.of_thread.get(threading.get_ident())}")
                 if cuda.has_failed:
                     raise torch.AcceleratorError("an illegal memory access")
 
@@ -47,12 +50,26 @@ class Cuda:
         def capturing(_: Graph, **how: Any) -> Any:  # noqa: ANN401
             cuda.asked.append(f"capture into {how['pool']} on {how['stream']}")
             assert how["capture_error_mode"] == "thread_local"
+            empty_cache()
             yield
             cuda.reserved += 50
 
+        def empty_cache() -> None:
+            cuda.reserved -= cuda.cached
+            cuda.cached = 0
+
+        def set_device(device: torch.device) -> None:
+            cuda.of_thread[threading.get_ident()] = str(device)
+
+        def work(stream: str) -> AbstractContextManager[str]:
+            cuda.asked.append(f"{stream} with {cuda.of_thread.get(threading.get_ident())}")
+            return nullcontext(stream)
+
         for name, fake in {
             "Stream": lambda device: f"stream of {device}",
-            "stream": lambda stream: nullcontext(stream),
+            "stream": work,
+            "empty_cache": empty_cache,
+            "set_device": set_device,
             "Event": Event,
             "CUDAGraph": Graph,
             "graph": capturing,
@@ -72,6 +89,7 @@ def test_graphs_are_captured_on_the_stream_and_share_their_memory(cuda: Cuda) ->
     stream = open_stream(Device("cuda:1", 1))
     assert isinstance(stream, CudaStream)
     for n in range(2):
+        cuda.reserved, cuda.cached = cuda.reserved + 40, 40  # by what was done to make ready for it
         stream.capture(lambda n=n: cuda.asked.append(f"work {n}"))
     assert cuda.asked == [
         "capture into None on stream of cuda:1",
@@ -80,6 +98,27 @@ def test_graphs_are_captured_on_the_stream_and_share_their_memory(cuda: Cuda) ->
         "work 1",
     ]
     assert stream.graphs_bytes == 100
+
+
+def test_every_thread_works_and_waits_with_the_stream_s_own_device(cuda: Cuda) -> None:
+    """CUDA would make a context on the first device for one that asks with that, or goes back."""
+    stream = open_stream(Device("cuda:1", 1))
+
+    def work_and_wait() -> None:
+        with stream.work():
+            mark = stream.mark()
+        waits = threading.Thread(target=mark.synchronize)
+        waits.start()
+        waits.join()
+
+    works = threading.Thread(target=work_and_wait)
+    works.start()
+    works.join()
+    assert cuda.asked == [
+        "stream of cuda:1 with cuda:1",
+        "record on stream of cuda:1",
+        "wait with cuda:1",
+    ]
 
 
 def test_a_device_that_has_failed_is_a_bug_and_no_failed_pass(cuda: Cuda) -> None:
