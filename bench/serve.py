@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from copy import copy
+from fnmatch import fnmatchcase
 from http import HTTPStatus
 from typing import Any
 
@@ -69,6 +70,10 @@ class NotServed(ValueError):
     """The server answers, and will not do what the flags ask."""
 
 
+class NotListed(NotServed):
+    """The model is not among those that the server names. A proxy may know it all the same."""
+
+
 def _check(options: argparse.Namespace) -> None:
     """Before a server is asked for anything. Raises ValueError."""
     workloads.must_be_readable(options)
@@ -122,7 +127,10 @@ async def _served(options: argparse.Namespace, stop: asyncio.Event) -> dict[str,
     deadline = time.monotonic() + options.ready_check_timeout_sec
     while True:
         try:
-            served = await _first_model(options)
+            try:
+                served = await _first_model(options)
+            except NotListed as error:
+                return await _unlisted(options, error)
             if options.ready_check_timeout_sec == 0:
                 return served
             await _try(serve_flags.target(options, options.model or str(served["id"])))
@@ -133,6 +141,17 @@ async def _served(options: argparse.Namespace, stop: asyncio.Event) -> dict[str,
             if time.monotonic() > deadline or stop.is_set():
                 raise
         await asyncio.sleep(_RETRY_S)
+
+
+async def _unlisted(options: argparse.Namespace, error: NotListed) -> dict[str, Any]:
+    """The model that is meant, if it answers. Raises the error, or ValueError: not now."""
+    outcome = await _asked(serve_flags.target(options, options.model))
+    if not outcome.ok:
+        if outcome.error.startswith("http_4"):
+            raise error
+        raise ValueError(f"{options.base_url}: not ready: {outcome.error} {outcome.message}")
+    print(f"warning: {error}; it answers, though, and is measured", file=sys.stderr)
+    return {"id": options.model}
 
 
 async def _first_model(options: argparse.Namespace) -> dict[str, Any]:
@@ -158,7 +177,9 @@ def model_told(options: argparse.Namespace, status: int, text: str) -> dict[str,
         url = f"{options.base_url}/v1/models"
         raise ValueError(f"{url} answered {status}: {text[:200]}") from None
     if meant not in models:
-        raise NotServed(
+        if any(fnmatchcase(meant, listed) for listed in models):  # as proxies name many at once
+            return {"id": meant}
+        raise NotListed(
             f"--model {meant} is not served at {options.base_url}: there is {', '.join(models)}"
         )
     return models[meant]
@@ -166,9 +187,14 @@ def model_told(options: argparse.Namespace, status: int, text: str) -> dict[str,
 
 async def _try(target: Target) -> None:
     """Raises ValueError, with what the server said, if it does not answer well."""
-    (outcome,) = await load.run(target, [Request(prompt="Hello", max_tokens=1)], Arrivals())
+    outcome = await _asked(target)
     if not outcome.ok:
         raise ValueError(f"{target.base_url}: not ready: {outcome.error} {outcome.message}")
+
+
+async def _asked(target: Target) -> Outcome:
+    (outcome,) = await load.run(target, [Request(prompt="Hello", max_tokens=1)], Arrivals())
+    return outcome
 
 
 def _tokenizer(options: argparse.Namespace, target: Target) -> Tokenizer | None:

@@ -1,11 +1,13 @@
 """What `baton bench serve` makes of refusals, and of what is served."""
 
+import json
 from argparse import Namespace
 
 import pytest
 
 from bench.client import Outcome, said
-from bench.serve import NotServed, is_refused_for_a_target, model_told
+from bench.serve import NotServed, is_refused_for_a_target, main, model_told
+from bench.stub import started
 from common.errors import SloHopeless, SloMissed, TpotHopeless, TpotMissed
 
 
@@ -47,4 +49,27 @@ def test_a_model_that_is_not_served_is_refused_with_those_that_are() -> None:
         model_told(options, 200, MODELS)
     assert model_told(Namespace(base_url="", model="b"), 200, MODELS) == {"id": "b"}
     assert model_told(Namespace(base_url="", model=None), 200, MODELS)["max_model_len"] == 5
+    for listed in ("*", "c*", "[abc]"):  # a proxy that passes on what it is asked for
+        told = json.dumps({"data": [{"id": "a"}, {"id": listed}]})
+        assert model_told(options, 200, told) == {"id": "c"}
     assert model_told(options, 404, "not found") == {"id": "c"}  # whoever tells no models
+
+
+def test_a_model_that_is_not_listed_is_measured_if_it_answers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ("--num-prompts", "2", "--input-len", "4", "--output-len", "2", "--disable-tqdm")
+    with started() as url:
+        for check in ("0", "5"):
+            asked = ("--base-url", url, "--model", "other", "--ready-check-timeout-sec", check)
+            assert main([*asked, *flags]) == 0
+            told = capsys.readouterr()
+            assert (
+                f"warning: --model other is not served at {url}: there is stub; it ans" in told.err
+            )
+            (result,) = json.loads(told.out.splitlines()[-1])["results"]
+            assert (result["completed"], result["model_id"]) == (2, "other")
+        refusing = json.dumps({"stub": {"status": 404}})
+        asked = ("--base-url", url, "--model", "other", "--extra-body", refusing)
+        assert main([*asked, *flags]) == 1
+        assert capsys.readouterr().err.startswith("error: --model other is not served at")
