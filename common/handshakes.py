@@ -21,11 +21,8 @@ SOURCE_S = 60.0  # between two lines about one address
 MOST_SOURCES = 1000  # that are remembered
 UNKNOWN = "unknown"  # it was gone before it was looked at
 
-_FAILURES = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
-)
+_REFUSALS = (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+_FAILURES = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, *_REFUSALS)  # the other end has hung up
 _CUT_OFF = (
     "the connection is cut off as it begins: --control-key-file is not the server's (both must "
     "have the same, or none), or that is not its port for workers"
@@ -82,8 +79,9 @@ class Sources:
 
 
 def tell_of_strangers(listener: "zmq.Socket[bytes]") -> None:
-    """A line for each address whose connection to it fails, once a minute. Ends with it."""
-    wanted = sum((*_FAILURES, zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED))
+    """A line for each address whose connection is refused, once a minute. Not for who connects and
+    hangs up, as those do who look whether the port is open. Ends with the socket."""
+    wanted = sum((*_REFUSALS, zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED))
     events = listener.get_monitor_socket(wanted)
     threading.Thread(target=_tell, args=(events,), name="handshakes", daemon=True).start()
 

@@ -19,7 +19,7 @@ import openai
 import pytest
 import trustme
 
-from common.curve import read_key
+from common.curve import made_from, read_key
 from common.ids import InstanceId, Role
 from common.messages import Goodbye
 from common.wire import Mailbox
@@ -177,9 +177,10 @@ def dials(mailbox: Mailbox, address: str, within_s: float) -> bool:
 
 
 def test_nobody_joins_without_the_secret(guarded: Guarded) -> None:
-    stranger = Mailbox(InstanceId("8" * 32), Role.DECODE, listen="127.0.0.1:0")
-    assert not dials(stranger, guarded.join, within_s=0.5)
-    stranger.close()
+    for curve in (None, made_from(b"another secret")):
+        stranger = Mailbox(InstanceId("8" * 32), Role.DECODE, listen="127.0.0.1:0", curve=curve)
+        assert not dials(stranger, guarded.join, within_s=0.5)
+        stranger.close()
     assert guarded.server.log().count("event=stranger_cut_off source=127.0.0.1 ") == 1
     key = read_key(str(guarded.control_key))
     friend = Mailbox(InstanceId("9" * 32), Role.DECODE, listen="127.0.0.1:0", curve=key)

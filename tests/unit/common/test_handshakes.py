@@ -1,5 +1,6 @@
 """Who is not let in is told so, and the server tells of it, without filling its log."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -45,10 +46,25 @@ def test_both_ends_tell_of_another_key(
 ) -> None:
     gateway = opened(GATEWAY, Role.GATEWAY, ours)
     worker = opened(WORKER, Role.DECODE, theirs)
-    worker.connect(GATEWAY, gateway.endpoints[0], watched=True)
-    until(lambda: "--control-key-file is not the server's" in worker.failure(GATEWAY))
-    until(lambda: "event=stranger_cut_off source=" in caplog.text)
+
+    def is_told() -> bool:
+        """Whoever finds first that the other one's key is no key hangs up."""
+        worker.connect(GATEWAY, gateway.endpoints[0], watched=True)
+        until(lambda: "--control-key-file is not the server's" in worker.failure(GATEWAY))
+        return "event=stranger_cut_off source=" in caplog.text
+
+    until(is_told)
     assert worker.failure(WORKER) == ""
+
+
+def test_who_looks_whether_the_port_is_open_is_told_of_by_nobody(
+    opened: Callable[..., Mailbox], caplog: pytest.LogCaptureFixture
+) -> None:
+    host, _, port = opened(GATEWAY, Role.GATEWAY, OURS).endpoints[0][6:].rpartition(":")
+    for _ in range(3):
+        socket.create_connection((host, int(port))).close()
+    time.sleep(0.1)
+    assert caplog.text == ""
 
 
 def test_who_has_the_key_is_told_of_by_nobody(
