@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from common.config import ServeConfig, WorkerConfig, resolve_worker
-from common.engine.gpu_memory import graphs_bytes, logits_bytes
+from common.engine.gpu_memory import draws_bytes, graphs_bytes, logits_bytes
 from common.engine.gpu_profile import measured
 from common.engine.sizing import Sizes
 from common.ids import Role
@@ -52,7 +52,7 @@ def test_the_longest_pass_is_computed_on_pages_that_are_given_back(
     needs = measured(cast("Any", model), size, sharing, VOCAB, device, common)
     assert needs.weights_bytes == WEIGHTS_BYTES + 1001
     assert needs.activations_bytes == TAKEN_BYTES + logits_bytes(3, VOCAB)
-    of_graphs = graphs_bytes(TAKEN_BYTES, 3, VOCAB)
+    of_graphs = graphs_bytes(TAKEN_BYTES, 3, VOCAB) + draws_bytes(3, VOCAB)
     assert needs.graphs_bytes == (of_graphs if role is Role.DECODE else 0)
     assert asked == [
         "memory_allocated",
