@@ -21,6 +21,7 @@ from common.kernels.triton.launch import Launch
 from common.kernels.triton.sampling_rows import IN_PROMPT, MASK_BITS, SamplingRows
 
 BLOCK = 1024  # tokens of a row looked at together
+WIDE = tl.constexpr(2)  # blocks, where little is kept of each token
 WARPS = 8
 
 SERIES, N_TERMS = tl.constexpr(EXP2_SERIES), tl.constexpr(len(EXP2_SERIES))
@@ -116,7 +117,7 @@ def _sample(
             tl.load(penalties + 3 * r + 2),
         ),
     )
-    top, token, n_nans = _likeliest(row, BLOCK)
+    top, token, n_nans = _likeliest(row, WIDE * BLOCK)
     if (n_nans > 0) | (top == float("-inf")) | (top == float("inf")):
         token = tl.full((), -1, tl.int32)
     else:
@@ -206,19 +207,19 @@ def _kept(token, x, draw, cut):
 
 @triton.jit
 def _likeliest(row, BLOCK: tl.constexpr):
-    """The largest logit, the first token that has it, and how many logits are NaN."""
+    """The largest logit, the first token that has it, and how many logits are NaN. Block by block
+    each place keeps its own, so that a block waits for nothing but its loads."""
     n_vocab = row[0]
-    top = tl.full((), float("-inf"), tl.float32)
-    first = tl.full((), 0, tl.int32)
-    n_nans = tl.full((), 0, tl.int32)
+    top_N = tl.full((BLOCK,), float("-inf"), tl.float32)
+    first_N = tl.zeros((BLOCK,), tl.int32)
+    n_nans_N = tl.zeros((BLOCK,), tl.int32)
     for at in range(0, n_vocab, BLOCK):
         token, x = _logits(row, at, BLOCK)
-        n_nans += tl.sum((x != x).to(tl.int32))
-        top_here = tl.max(x)
-        if top_here > top:
-            top = top_here
-            first = tl.min(tl.where(x == top_here, token, n_vocab))
-    return top, first, n_nans
+        first_N = tl.where(x > top_N, token, first_N)
+        top_N = tl.where(x > top_N, x, top_N)
+        n_nans_N += (x != x).to(tl.int32)
+    top = tl.max(top_N)
+    return top, tl.min(tl.where(top_N == top, first_N, n_vocab)), tl.sum(n_nans_N)
 
 
 @triton.jit
