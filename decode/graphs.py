@@ -20,7 +20,7 @@ import torch
 from common.engine.device_thread import MOST_UNANSWERED, Waiting
 from common.engine.plan import Draw, Drawn, PassPlan, PassResult, filled
 from common.engine.runner import Runner, inputs_of
-from common.engine.stream import Graph, Stream, device_fails_for_good
+from common.engine.stream import Graph, Stream, device_fails_for_good, ends_before_it_fails
 from common.kernels import ops
 from common.kernels.triton.logprob_rows import MOST_TOP
 from common.kernels.triton.rows import tensor_of
@@ -115,7 +115,8 @@ class GraphRunner:
         of the pass before; IndexError: that was not to be had."""
         before, self._before = self._before, None
         began = time.perf_counter()
-        with device_fails_for_good(), self._stream.work():
+        stream = self._stream
+        with device_fails_for_good(), stream.work(), ends_before_it_fails(stream):
             if plan.scores or len(plan.draws) > self._draws.n_rows:
                 step = self._computed(plan, before)
             else:

@@ -13,7 +13,7 @@ from torch import Tensor
 from common.engine.device_thread import MOST_UNANSWERED, Waiting
 from common.engine.plan import Draw, Drawn, PassPlan, PassResult, Piece, pack
 from common.engine.runner import Runner
-from common.engine.stream import Stream, device_fails_for_good
+from common.engine.stream import Stream, device_fails_for_good, ends_before_it_fails
 from common.ids import PageId, TransferId
 from common.kernels import ops
 from common.kernels.triton.sampling_rows import SamplingRows
@@ -54,7 +54,8 @@ class PassStream:
         """Ask for a pass; what waits for its end, and reads what it has drawn. Waits for it here if
         log-probabilities are asked for."""
         began = time.perf_counter()
-        with device_fails_for_good(), self._stream.work():
+        stream = self._stream
+        with device_fails_for_good(), stream.work(), ends_before_it_fails(stream):
             if plan.scores or any(draw.params.logprobs is not None for draw in plan.draws):
                 return self._computed(plan)
             return self._asked_for(plan, began)

@@ -70,6 +70,17 @@ class Stream(Protocol):
         ...
 
 
+@contextmanager
+def ends_before_it_fails(stream: Stream) -> Iterator[None]:
+    """When an error leaves it, what had been asked for has ended: whoever is told of the error may
+    use the memory that it wrote to."""
+    try:
+        yield
+    except Exception:
+        stream.mark().synchronize()
+        raise
+
+
 class CudaStream:
     """Implements `Stream`."""
 

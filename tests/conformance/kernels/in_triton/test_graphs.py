@@ -176,6 +176,20 @@ def test_a_pass_that_fails_takes_the_next_with_it_and_no_more(graphs: GraphRunne
     assert graphs.begin(sequences.plan(["b"]))().drawn[0].token >= 0
 
 
+def test_what_was_asked_for_of_a_pass_that_cannot_be_has_ended_when_that_is_told(
+    graphs: GraphRunner, stream: RecordedStream
+) -> None:
+    """Of a step whose grammar follows a token that could not be drawn: its pages may be somebody
+    else's from then on, on another stream."""
+    sequences = Sequences({"a": RULES["c"], "b": GREEDY})
+    graphs.begin(sequences.plan(["a"]))()
+    graphs.begin(known(sequences.plan(["a"]), BROKEN))
+    stream.n_waits = 0
+    with pytest.raises(ArithmeticError):
+        graphs.begin(sequences.plan(["a"]))
+    assert stream.n_waits == 2  # for the pass before, and for what was asked for of this one
+
+
 @pytest.mark.parametrize(
     ("most", "rows"), [(1, (1,)), (3, (1, 2, 3)), (8, (1, 2, 4, 8)), (20, (1, 2, 4, 8, 16, 20))]
 )

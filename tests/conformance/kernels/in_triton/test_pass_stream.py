@@ -124,6 +124,20 @@ def test_who_asks_for_log_probabilities_is_waited_for_and_told_them() -> None:
         assert (said.drawn, said.scores) == (alone.drawn, alone.scores)
 
 
+def test_what_was_asked_for_of_a_pass_that_cannot_be_has_ended_when_that_is_told() -> None:
+    """Its pages may be somebody else's from then on, on another stream."""
+    stream, runner = RecordedStream(), small_runner()
+    runner.model.logits = _too_little_memory  # type: ignore[method-assign]
+    with pytest.raises(torch.OutOfMemoryError):
+        PassStream(runner, stream, most_draws=2).begin(plan((A, 0, 11)))
+    assert "index_select" in stream.asked  # of embeddings: it had begun
+    assert stream.n_waits == 1
+
+
+def _too_little_memory(hidden_RH: Tensor) -> Tensor:
+    raise torch.OutOfMemoryError(f"logits of {len(hidden_RH)}")
+
+
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_it_is_warmed_up_by_a_draw(*, is_broken: bool) -> None:
     """Whatever the model says to it."""
