@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
 
 from common.engine.device_thread import MOST_UNANSWERED, Waiting
@@ -176,8 +175,7 @@ class GraphRunner:
             inputs = replace(inputs, tokens_T=inputs.tokens_T.index_copy(0, row_U, token_U))
         hidden_TH = runner.model.forward(inputs, runner.cache)
         if plan.draws:
-            row_D = tensor_of(np.array([draw.row for draw in plan.draws], np.int64), device)
-            logits_DV = runner.model.logits(hidden_TH.index_select(0, row_D))
+            logits_DV = runner.logits_of(hidden_TH, plan.draws)
             self._logits_SV[: len(plan.draws)].copy_(logits_DV)
 
     def _ask_for_draws(
