@@ -1,6 +1,7 @@
 """What the wire and strangers may do to a transport, and what they may not."""
 
 import os
+import platform
 import random
 import signal
 import socket
@@ -346,6 +347,18 @@ def test_a_reader_cannot_write_into_its_peer_s_memory(tmp_path: Path) -> None:
             os.pwrite(fd, b"x", 0)
         assert not os.get_inheritable(fd)
         os.close(fd)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
+def test_memory_for_pages_is_not_had_anew_for_each(tmp_path: Path) -> None:
+    """A fault every 4096 bytes took longer than to send them."""
+    with OwnerProcess("tcp", tmp_path) as owner, Reader("tcp", tmp_path) as reader:
+        copies = copies_of(owner.do("write", range(64)), range(64))
+        n_faults: list[int] = []
+        for _ in range(4):
+            assert reader.pull(owner.key, copies) == (Status.DONE, "")
+            n_faults.append(owner.do("stats")["n_faults"])
+        assert n_faults[-1] - n_faults[1] < 2 * 64 * PAGE_BYTES / 4096 / 10
 
 
 # --- opening -------------------------------------------------------------------------------------

@@ -116,10 +116,19 @@ def main() -> None:  # noqa: PLR0915  one order after the other
                 say(transport.poll(order["ticket"]))
             case "stats":
                 stats = msgspec.to_builtins(transport.stats())
-                peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                usage = resource.getrusage(resource.RUSAGE_SELF)
+                peak_mib, n_faults = usage.ru_maxrss / 1024, usage.ru_minflt
                 n_fds = len(list(Path("/proc/self/fd").iterdir()))
                 alive = transport.alive
-                say({**stats, "alive": alive, "peak_mib": peak_mib, "n_fds": n_fds})
+                say(
+                    {
+                        **stats,
+                        "alive": alive,
+                        "peak_mib": peak_mib,
+                        "n_fds": n_fds,
+                        "n_faults": n_faults,
+                    }
+                )
     owner.calm()
     transport.close()
 
