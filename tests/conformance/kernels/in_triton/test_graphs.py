@@ -154,6 +154,21 @@ def test_outputs_that_are_drawn_elsewhere_or_again_are_counted_anew(graphs: Grap
     assert plans[2].draws[0].index == plans[3].draws[0].index
 
 
+@pytest.mark.parametrize(("n_samples", "n_waits"), [(2, 0), (3, 1)])
+def test_samples_of_a_prompt_are_waited_for_if_they_are_more_than_rows(
+    graphs: GraphRunner, stream: RecordedStream, n_samples: int, n_waits: int
+) -> None:
+    plan = Sequences({"b": RULES["b"]}).plan("b")
+    (only,) = plan.draws
+    plan = replace(
+        plan, draws=tuple(msgspec.structs.replace(only, sample=n) for n in range(n_samples))
+    )
+    stream.n_waits = 0
+    wait = graphs.begin(plan)
+    assert stream.n_waits == n_waits
+    assert [wait().drawn] == one_by_one(1, [plan])
+
+
 def known(plan: PassPlan, token: int) -> PassPlan:
     """Of one row, whose token it is."""
     nobody = np.zeros(0, np.int64)
