@@ -311,10 +311,11 @@ class PrefillCore:
         prompts = self._transfers.all
         waiting = [p for p in prompts if p.phase is Phase.WAITING]
         computing = [p for p in prompts if p.phase in (Phase.FETCHING, Phase.RUNNING)]
+        unplanned = sum(p.remaining for p in (*waiting, *computing))
         return Load(
             running=len(computing),
             waiting=len(waiting),
-            queued_tokens=sum(p.remaining for p in (*waiting, *computing)),
+            queued_tokens=unplanned + self._passes.tokens_behind,
         )
 
     def _lines(self, peer: InstanceId) -> tuple[Listed, ...]:

@@ -47,6 +47,11 @@ class Passes:
     def idle(self) -> bool:
         return self._steps.idle and not self._tickets
 
+    @property
+    def tokens_behind(self) -> int:
+        """See `prefill.steps.Steps`."""
+        return self._steps.tokens_behind
+
     def launch(self, queue: Sequence[Prompt], now: float) -> tuple[list[Prompt], list[Action]]:
         """Start what may start and launch what can run, if it is time to.
 

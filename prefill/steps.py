@@ -62,6 +62,11 @@ class Steps:
         """The number of the next pass."""
         return StepId(self._next)
 
+    @property
+    def tokens_behind(self) -> int:
+        """Of prompts, in passes that are launched and not begun."""
+        return sum(work.plan.n_rows for n, work in enumerate(self._unanswered) if n)
+
     def may_plan(self, now: float) -> bool:
         """Whether the next pass is to be planned now."""
         if not self._unanswered:

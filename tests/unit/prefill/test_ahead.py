@@ -7,7 +7,7 @@ from common.engine.events import StepDone
 from common.engine.plan import PassPlan, PassResult
 from common.errors import InvariantBroken
 from common.ids import StepId
-from common.messages import Failed, Handoff, PagesReady
+from common.messages import Failed, Handoff, PagesReady, Resync, Snapshot
 from prefill.steps import LEAD_MAX_SHARE, LEAD_MIN_S
 from tests.unit.prefill.builders import Bench, D, G, T, accept, ended, prefill, release
 
@@ -212,3 +212,17 @@ def test_a_first_token_is_predicted_behind_both_passes() -> None:
         True: pytest.approx(1.05 * PASS_S, rel=0.01),
         False: pytest.approx(0.05 * PASS_S, rel=0.05),
     }
+
+
+def test_tokens_of_a_pass_that_has_not_begun_are_queued() -> None:
+    """Whoever routes prompts counts what is before them."""
+    queued: dict[bool, int] = {}
+    for ahead in (True, False):
+        bench = Bench(plan_ahead=ahead, chunk_tokens=8, max_num_batched_tokens=8)
+        bench.hear(prefill(LONG))
+        done(bench)
+        nearly_done(bench)
+        bench.hear(Resync())
+        (snapshot,) = bench.said(Snapshot, G)
+        queued[ahead] = snapshot.queued_tokens
+    assert queued == {True: LONG - 16, False: LONG - 16}
