@@ -16,6 +16,7 @@ from common.engine.runner import Runner
 from common.engine.stream import Stream, device_fails_for_good, ends_before_it_fails
 from common.ids import PageId, TransferId
 from common.kernels import ops
+from common.kernels.triton.configs import decode_items
 from common.kernels.triton.sampling_rows import SamplingRows
 from common.params import SamplingParams
 from common.sampling import all_drawn
@@ -26,15 +27,14 @@ class PassStream:
 
     def __init__(self, runner: Runner, stream: Stream, *, most_draws: int) -> None:
         """`most_draws`: of a pass; one with more takes memory for them."""
-        self._runner, self._stream = runner, stream
+        self._runner, self._stream, self._most_draws = runner, stream, most_draws
         self._incoming = [stream.pinned(most_draws, torch.int64) for _ in range(MOST_UNANSWERED)]
         self._turn = 0
         self._free_at = 0.0  # when the device had done all that was waited for
 
     def warm_up(self) -> None:
-        """Draw once, so that nothing is compiled for it while requests wait. Overwrites the pool's
-        first page: only while none is in use."""
-        pieces = [Piece([0], 0, [PageId(0)])]
+        """Draw, and compute what has one row a sequence, so that nothing is compiled for it while
+        requests wait. Overwrites the pool's first page: only while none is in use."""
         draw = Draw(
             transfer=TransferId(""),
             attempt=0,
@@ -45,9 +45,11 @@ class PassStream:
             prompt=(0,),
             outputs=(),
         )
-        arrays = pack(pieces, self._runner.cache.spec.page_tokens)
-        with suppress(ArithmeticError):  # it is of no interest what a model says to that
-            self.begin(PassPlan(**arrays, draws=(draw,)))()  # pyright: ignore[reportArgumentType] pack() names its arrays as PassPlan does
+        cache = self._runner.cache
+        for n in decode_items(cache.dtype, cache.spec.n_kv_heads, self._most_draws):
+            arrays = pack([Piece([0], 0, [PageId(0)]) for _ in range(n)], cache.spec.page_tokens)
+            with suppress(ArithmeticError):  # it is of no interest what a model says to that
+                self.begin(PassPlan(**arrays, draws=(draw,)))()  # pyright: ignore[reportArgumentType] pack() names its arrays as PassPlan does
 
     @torch.inference_mode()
     def begin(self, plan: PassPlan) -> Waiting:

@@ -64,6 +64,13 @@ def decode_split(dtype: torch.dtype, n_pairs: int, n_rep: int, *, fp8: bool = Fa
     return next(splits, DECODE_SPLIT) * max(1, n_rep // (2 if fp8 else 4))
 
 
+def decode_items(dtype: torch.dtype, n_kv_heads: int, most: int) -> list[int]:
+    """Numbers of sequences, up to `most`, from which on `decode_split` is another: a launch for
+    each, and nothing is left to be compiled for any number."""
+    changes = () if dtype is torch.float32 else DECODE_SPLITS
+    return [n for n in (1, *(pairs // n_kv_heads + 1 for pairs in changes)) if n <= most]
+
+
 def decode_splits(dtype: torch.dtype, n_pairs: int, longest_keys: int, split: int) -> int:
     """How many programs share a sequence's keys; each may read several times `split`."""
     n_splits = -(-longest_keys // split)

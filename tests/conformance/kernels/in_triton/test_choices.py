@@ -11,6 +11,7 @@ from common.kernels.attention_plan import Sequences
 from common.kernels.triton import choice
 from common.kernels.triton.configs import (
     EXACT_SPLIT,
+    decode_items,
     decode_split,
     decode_tile,
     prefill_tile,
@@ -48,6 +49,17 @@ def test_splits_are_whole_blocks_of_keys(dtype: torch.dtype) -> None:
         keys = decode_tile(dtype, chip, head_dim, fp8=fp8).keys
         loads = product(PAIRS, REPS)
         assert not any(decode_split(dtype, *load, fp8=fp8) % keys for load in loads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n_kv_heads", [1, 3, 8, 64])
+def test_some_numbers_of_sequences_have_all_splits(dtype: torch.dtype, n_kv_heads: int) -> None:
+    for most in (1, 8, 300):
+        some = decode_items(dtype, n_kv_heads, most)
+        assert all(1 <= n <= most for n in some)
+        splits = [decode_split(dtype, n * n_kv_heads, 4) for n in some]
+        assert set(splits) == {decode_split(dtype, n * n_kv_heads, 4) for n in range(1, most + 1)}
+        assert len(some) == 1 or dtype is not torch.float32
 
 
 def test_kernels_that_are_compiled_are_not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.engine import pass_stream
 from common.engine.device_thread import AsyncDeviceThread
 from common.engine.events import StepDone, StepFailed
 from common.engine.pass_stream import PassStream
@@ -147,6 +148,22 @@ def test_it_is_warmed_up_by_a_draw(*, is_broken: bool) -> None:
     PassStream(runner, stream, most_draws=2).warm_up()
     assert stream.n_waits == 1
     assert not runner.cache.pages_PB[1:].any()
+
+
+def test_it_is_warmed_up_by_as_many_rows_as_have_kernels_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pass_stream, "decode_items", lambda *_: [1, 2])
+    runner = small_runner()
+    forward, rows = runner.model.forward, list[int]()
+
+    def counted(inputs: PassInputs, kv: KVCache) -> Tensor:
+        rows.append(len(inputs.tokens_T))
+        return forward(inputs, kv)
+
+    runner.model.forward = counted  # type: ignore[method-assign]
+    PassStream(runner, RecordedStream(), most_draws=2).warm_up()
+    assert rows == [1, 2]
 
 
 def _of_nan(runner: Runner) -> Callable[[PassInputs, KVCache], Tensor]:
