@@ -1,19 +1,23 @@
-"""What keeping weights in another format costs in quality: perplexities of a text.
+"""What keeping weights or pages in another format costs in quality: perplexities of a text.
 
     python -m bench.perplexity MODEL [--text /usr/share/common-licenses/GPL-3] [--steps]
-                               [--dtype bfloat16] [--quantization none int8 gguf] [--threads 2]
+                               [--dtype bfloat16] [--quantization none int8 gguf]
+                               [--kv-cache-dtype auto fp8] [--threads 2]
 
 MODEL is a .gguf file or a Hugging Face directory. The text (the default one ships with Debian) is
 cut into windows that are scored each by itself, all but their first token. A window is computed in
-one pass, as prompts are; with --steps token by token, as answers are. The first of the formats is
-what the others are compared with. The last line is JSON. Drives `common` only.
+one pass, as prompts are; with --steps token by token, as answers are. Pages of fp8 are emulated
+(`bench.fp8_pages`). The first of the formats is what the others are compared with, also by how
+often the most likely token is the same. The last line is JSON. Drives `common` only.
 """
 
 import argparse
 import json
 import math
+import operator
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
@@ -25,6 +29,7 @@ from torch import Tensor
 
 from bench import reasons
 from bench.flag_types import Parser, model_path, positive
+from bench.fp8_pages import Fp8Pages
 from bench.program import exit_status
 from common.engine.plan import PassPlan, Piece, pack
 from common.engine.runner import Runner
@@ -70,15 +75,17 @@ def token_ids(model: Path, text: str) -> list[int]:
 class Scorer:
     """A model and a pool for one window."""
 
-    def __init__(self, loaded: LoadedModel, dtype: str, n_tokens: int) -> None:
+    def __init__(
+        self, loaded: LoadedModel, dtype: str, n_tokens: int, *, fp8: bool = False
+    ) -> None:
         spec = loaded.spec
         kv = kv_spec(spec, dtype, PAGE_TOKENS)
         n_pages = pages_for(n_tokens, PAGE_TOKENS)
         self.pages = [PageId(page) for page in range(n_pages)]
-        self.model = loaded.model
-        self.runner = Runner(
-            loaded.model, KVCache(kv, np.zeros((n_pages, kv.page_bytes), np.uint8))
-        )
+        self.model = Fp8Pages(loaded.model) if fp8 else loaded.model
+        pages = np.zeros((n_pages, kv.page_bytes), np.uint8)
+        self.runner = Runner(self.model, KVCache(kv, pages))
+        self.likeliest: list[int] = []  # tokens, in the order of what was scored
 
     def loss(self, window: list[int], n_at_once: int) -> float:
         """The sum of all tokens' negative log-likelihoods but the first's."""
@@ -91,6 +98,7 @@ class Scorer:
                 targets_R = targets_T[begin : begin + len(logits_RV)]
                 chosen_R = logits_RV.gather(1, targets_R[:, None]).squeeze(1)
                 total += float((logits_RV.logsumexp(-1) - chosen_R).sum())
+                self.likeliest += logits_RV.argmax(-1).tolist()
         return total
 
     def _hidden(self, tokens: list[int], n_at_once: int) -> Iterator[tuple[int, Tensor]]:
@@ -125,6 +133,9 @@ def main(argv: Sequence[str]) -> int:
         default=["none", "int8"],
         choices=get_args(Quantization),
     )
+    parser.add_argument(
+        "--kv-cache-dtype", nargs="+", default=["auto"], choices=("auto", "fp8"), dest="pages"
+    )
     given = parser.parse_all(argv)
     try:
         reasons.must_be_readable("--text", given.text)
@@ -134,14 +145,24 @@ def main(argv: Sequence[str]) -> int:
     ids = token_ids(given.model, given.text.read_text())
     windows = [ids[at : at + given.window] for at in range(0, len(ids) - 1, given.window)]
     found: dict[str, float] = {}
-    for kept in given.quantization:
+    alike: dict[str, float] = {}
+    likeliest: list[int] = []  # by the first
+    for kept, pages in product(given.quantization, given.pages):
         loaded = load_model(
             given.model, TORCH_DTYPES[given.dtype], None, given.window, quantization=kept
         )
-        scorer = Scorer(loaded, given.dtype, given.window)
-        found[kept] = perplexity(scorer, windows, 1 if given.steps else given.window)
-        ratio = found[kept] / found[given.quantization[0]]
-        print(f"{kept:>5}: {found[kept]:.4f}, {ratio:.5f} x {given.quantization[0]}", flush=True)
+        scorer = Scorer(loaded, given.dtype, given.window, fp8=pages == "fp8")
+        name = kept if pages == "auto" else f"{kept}, pages of fp8"
+        found[name] = perplexity(scorer, windows, 1 if given.steps else given.window)
+        likeliest = likeliest or scorer.likeliest
+        same = map(operator.eq, scorer.likeliest, likeliest)
+        alike[name] = sum(same) / len(likeliest)
+        first = next(iter(found))
+        print(
+            f"{name:>5}: {found[name]:.4f}, {found[name] / found[first]:.5f} x {first}; the "
+            f"likeliest token is the same at {alike[name]:.2%}",
+            flush=True,
+        )
     print(
         json.dumps(
             {
@@ -150,6 +171,7 @@ def main(argv: Sequence[str]) -> int:
                 "dtype": given.dtype,
                 "kernels_rows": 1 if given.steps else given.window,
                 "perplexity": found,
+                "likeliest_alike": alike,
             }
         )
     )

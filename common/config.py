@@ -21,6 +21,7 @@ from common.values import (
     BlockSize,
     Disaggregate,
     DType,
+    KVCacheDType,
     LogFormat,
     LogLevel,
     Milliseconds,
@@ -170,6 +171,7 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     model: str  # a directory or a .gguf file
     served_model_name: str
     dtype: DType
+    kv_cache_dtype: KVCacheDType
     block_size: BlockSize
     max_model_len: int | None
     max_num_batched_tokens: int
@@ -279,6 +281,7 @@ def resolve_worker(
         model=config.model,
         served_model_name=config.served_model_name,
         dtype=config.dtype,
+        kv_cache_dtype=config.kv_cache_dtype,
         block_size=config.block_size,
         max_model_len=config.max_model_len,
         max_num_batched_tokens=own.max_num_batched_tokens,

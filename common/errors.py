@@ -59,7 +59,7 @@ class PeerError(BatonError):
 _SET_BY = {
     "model": "--model and --served-model-name",
     "model fingerprint": "--model",
-    "kv_dtype": "--dtype",
+    "kv_dtype": "--dtype and --kv-cache-dtype",
     "block_size": "--block-size",
     "page_layout": "--block-size, --dtype and --model",
     "kernel_path": "the processor and --quantization; in bfloat16 they may differ",

@@ -74,7 +74,7 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     name: str
     fingerprint: str  # name and weights' source
-    kv_dtype: str
+    kv_dtype: str  # `sizing.kv_name`
     page_layout: str  # KVSpec.describe()
     kernel_path: str  # in float32, where the path must not change the answer; else ""
 

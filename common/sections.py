@@ -20,6 +20,7 @@ from common.values import (
     CpuList,
     DeviceList,
     DType,
+    KVCacheDType,
     LogFormat,
     LogLevel,
     Port,
@@ -109,6 +110,13 @@ class ModelOptions(PoolTuning, frozen=True, kw_only=True):
         Text | None, Meta(description="the model's name in the API [from --model]")
     ] = None
     dtype: Annotated[DType, Meta(description="of weights and KV; auto: the model's own")] = "auto"
+    kv_cache_dtype: Annotated[
+        KVCacheDType,
+        Meta(
+            description="of KV pages; auto: --dtype, which the others but fp8 must be, too; "
+            "fp8 (fp8_e4m3): with scales in the page, on GPUs"
+        ),
+    ] = "auto"
     max_model_len: Annotated[
         ContextTokens | None,
         Meta(description="tokens of prompt and output together [the model's own]"),

@@ -56,6 +56,13 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     return tuple(sorted(cpus))
 
 
+INTERPRETER = "interpreter"
+"""A device: Triton's, on the CPU."""
+
+FP8_CAPABILITY = (8, 9)
+"""CUDA's compute capability, from which on there is fp8."""
+
+
 def cuda_number(device: str) -> int | None:
     """Of "cuda:1" 1, of "cuda" 0; None: it is no CUDA device."""
     kind, _, number = device.partition(":")

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
+KVCacheDType = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3"]
 TransportName = Literal["auto", "shm", "tcp", "cuda_ipc"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]

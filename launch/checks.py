@@ -15,7 +15,7 @@ from common.config import ServeConfig, WorkerConfig, resolve
 from common.engine.gpu_memory import check_shares
 from common.engine.identity import wanted
 from common.engine.process import check_cpus
-from common.engine.sizing import check_memory, context_of, sizes
+from common.engine.sizing import check_memory, check_page_dtype, context_of, sizes
 from common.errors import SetupError
 from common.ids import Role
 from common.messages import ModelIdentity
@@ -65,8 +65,10 @@ def checked(config: ServeConfig, workers: Sequence[WorkerConfig]) -> ModelIdenti
 
 
 def check_processors(workers: Sequence[WorkerConfig]) -> None:
-    """Raises SetupError where a worker is to be pinned to CPUs that there are not."""
+    """Raises SetupError where a worker is to be pinned to CPUs that there are not, or to keep pages
+    on a CPU that only GPUs can read."""
     for worker in workers:
+        check_page_dtype(worker)
         if worker.cpus is not None:
             check_cpus(worker.cpus)
 

@@ -13,6 +13,7 @@ from msgspec import inspect
 
 from common.sections import Section
 from common.spellings import parse_bytes, parse_count, parse_cpus
+from launch.other_servers import VALUES
 
 ENV_PREFIX = "BATON_"
 _NEAR = 0.75  # difflib's ratio; from there on it is a slip of the pen, not another word
@@ -62,8 +63,12 @@ class Option:
         try:
             value = text if self.name in _PARSERS else _from_text(self.kind, text)
         except ValueError:
-            raise ValueError(f"must be {self.expected}") from None
+            raise ValueError(self._must_be(text)) from None
         return self.check(value)
+
+    def _must_be(self, given: object) -> str:
+        why = VALUES.get((self.name, str(given)))
+        return f"must be {self.expected}" + (f"; {why}" if why else "")
 
     @property
     def _parser(self) -> Callable[[str], Value]:
@@ -80,7 +85,7 @@ class Option:
                 value = self._parser(value)
             return msgspec.convert(value, self.annotation)
         except ValueError:  # msgspec's own is one, too
-            raise ValueError(f"must be {self.expected}") from None
+            raise ValueError(self._must_be(value)) from None
 
 
 def options_of(struct: type[Section], prefix: str = "") -> dict[str, Option]:

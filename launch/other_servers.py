@@ -56,6 +56,7 @@ ANSWERS = {
     "--max-seq-len-to-capture": "not needed: a graph serves sequences of any length",
     "--api-server-count": "use --gateways",
     "--device": "use --devices",
+    "--calculate-kv-scales": "not needed: pages of fp8 hold a scale for each token and head",
     "--kv-transfer-config": "not needed: pages travel by --transport",
     "--disaggregation-mode": "not needed: use --prefill N and --decode M",
     "--disaggregation-transfer-backend": "use --transport",
@@ -119,8 +120,8 @@ ANSWERS = {
         *("--ssl-ciphers", "--enable-ssl-refresh", "--ssl-keyfile-password"),
         *("--enable-lora", "--lora-modules", "--lora-paths", "--max-loras", "--max-lora-rank"),
         *("--max-cpu-loras", "--lora-dtype", "--fully-sharded-loras", "--speculative-config"),
-        *("--speculative-algorithm", "--speculative-draft-model-path", "--kv-cache-dtype"),
-        *("--calculate-kv-scales", "--load-format", "--model-loader-extra-config"),
+        *("--speculative-algorithm", "--speculative-draft-model-path"),
+        *("--load-format", "--model-loader-extra-config"),
         *("--revision", "--code-revision", "--tokenizer-revision"),
         *("--tokenizer", "--tokenizer-path", "--hf-config-path", "--hf-overrides"),
         *("--rope-scaling", "--rope-theta", "--json-model-override-args"),
@@ -137,6 +138,15 @@ ANSWERS = {
     _NOT_YET,
 )
 """By flag, the remark after "unknown flag --NAME: "."""
+
+_NO_LATENT = "no model of latent attention is served"
+VALUES = {
+    ("kv_cache_dtype", "fp8_e5m2"): "fp8 is e4m3, as small and nearer to what it keeps",
+    ("kv_cache_dtype", "fp8_inc"): "that is for Gaudi; fp8 is for GPUs",
+    ("kv_cache_dtype", "fp8_ds_mla"): _NO_LATENT,
+    ("kv_cache_dtype", "nvfp4"): "no page has 4 bits a number; fp8 has 8",
+}
+"""By setting and value, why those of other servers are not there."""
 
 _LEVEL = re.compile(r"-O(?:\d|\.).*")  # vLLM's -O3 and -O.level=3
 _POOL = re.compile(r"--(?:prefill|decode)\.")

@@ -1,7 +1,7 @@
 """What two processes must have in common to work with each other. Pure: hellos in, verdicts out."""
 
 from common.config import ServeConfig
-from common.engine.sizing import spec_of
+from common.engine.sizing import dtype_of, kv_name, spec_of
 from common.ids import Role
 from common.messages import Hello, HelloRefused, ModelIdentity
 from common.model.spec import ModelSpec
@@ -16,7 +16,7 @@ def wanted(config: ServeConfig, model: ModelSpec, fingerprint: str) -> ModelIden
     return ModelIdentity(
         name=config.served_model_name or "",
         fingerprint=fingerprint,
-        kv_dtype=kv.dtype,
+        kv_dtype=kv_name(kv, dtype_of(config, model)),
         page_layout=kv.describe(),
         kernel_path="",
     )

@@ -88,7 +88,7 @@ class Parts:
     limits: Limits
     pool: PagePool
     host: HostMemory | None
-    fingerprint: str  # of the model
+    fingerprint: str  # of pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from common.config import EngineConfig
 from common.errors import SetupError
 from common.ids import Role
-from common.kv.layout import DTYPE_BYTES, KVSpec, pages_for
+from common.kv.layout import DTYPE_BYTES, FP8, KVSpec, pages_for
 from common.messages import Limits
 from common.model.spec import ModelSpec
 from common.sections import ModelOptions
-from common.spellings import cuda_number
+from common.spellings import INTERPRETER, cuda_number
+from common.values import KVCacheDType
 
 _GENERATION_BYTES = 8  # of a page, beside its content
 
@@ -23,6 +24,7 @@ class Sizes:
     """What a worker's memory is divided into."""
 
     kv: KVSpec
+    dtype: str  # of weights and rows
     max_model_len: int
     n_pages: int
     n_host_pages: int = 0  # for sequences that had to give way
@@ -75,10 +77,43 @@ def kv_spec(model: ModelSpec, dtype: str, page_tokens: int) -> KVSpec:
 
 def spec_of(config: EngineConfig | ModelOptions, model: ModelSpec) -> KVSpec:
     """What a token leaves behind in a worker of that configuration. Raises SetupError."""
+    dtype, asked = dtype_of(config, model), config.kv_cache_dtype
+    if is_fp8(asked):
+        return kv_spec(model, FP8, config.block_size)
+    if asked not in ("auto", dtype):
+        raise SetupError(
+            f"--kv-cache-dtype {asked}: pages are in --dtype, which is {dtype} here, or in fp8"
+        )
+    return kv_spec(model, dtype, config.block_size)
+
+
+def dtype_of(config: EngineConfig | ModelOptions, model: ModelSpec) -> str:
+    """What a worker of that configuration computes in. Raises SetupError."""
     dtype = model.native_dtype if config.dtype == "auto" else config.dtype
     if dtype not in DTYPE_BYTES:
         raise SetupError(f"dtype {dtype} is not one of {', '.join(DTYPE_BYTES)}: set --dtype")
-    return kv_spec(model, dtype, config.block_size)
+    return dtype
+
+
+def kv_name(kv: KVSpec, dtype: str) -> str:
+    """What pages hold, to people and in hellos: their dtype, and in fp8 also the one that they are
+    computed in."""
+    return f"{kv.dtype}/{dtype}" if kv.is_fp8 else kv.dtype
+
+
+def is_fp8(kv_cache_dtype: KVCacheDType) -> bool:
+    return kv_cache_dtype in ("fp8", FP8)
+
+
+def check_page_dtype(config: EngineConfig) -> None:
+    """Raises SetupError where pages are to be fp8 and a CPU computes."""
+    on_cpu = cuda_number(config.device) is None and config.device != INTERPRETER
+    if on_cpu and is_fp8(config.kv_cache_dtype):
+        raise SetupError(
+            f"--kv-cache-dtype {config.kv_cache_dtype}: {config.name} computes on the CPU, where "
+            "pages are in --dtype alone: leave it out, or use a GPU of compute capability 8.9 or "
+            "above (--devices cuda:0)"
+        )
 
 
 def context_of(config: EngineConfig | ModelOptions, model: ModelSpec) -> int:
@@ -97,6 +132,7 @@ def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
 
     There are no pages yet where a GPU's memory is still to be divided.
     """
+    check_page_dtype(config)
     kv = spec_of(config, model)
     max_model_len = context_of(config, model)
     n_pages = config.kv_cache_memory_bytes // (kv.page_bytes + _GENERATION_BYTES)
@@ -116,6 +152,7 @@ def sizes(config: EngineConfig, model: ModelSpec) -> Sizes:
         )
     return Sizes(
         kv=kv,
+        dtype=dtype_of(config, model),
         max_model_len=max_model_len,
         n_pages=n_pages,
         n_host_pages=n_host_pages,

@@ -30,7 +30,7 @@ from common.engine.links import Links
 from common.engine.process import die_with, leave_joining_to_parent, on_stop, pin
 from common.engine.runner import Runner
 from common.engine.shell import Shell
-from common.engine.sizing import Sizes, sizes
+from common.engine.sizing import Sizes, kv_name, sizes
 from common.engine.stream import open_stream
 from common.engine.wakeup import Wakeup
 from common.errors import PeerRefused, SetupError
@@ -42,6 +42,7 @@ from common.kernels.triton import choice
 from common.kv.cache import KVCache, tensor_over
 from common.kv.host import HostMemory
 from common.kv.pages import PagePool
+from common.kv.prefix import pages_fingerprint
 from common.log import RequestLog, line, set_up_logging
 from common.messages import PROTOCOL, Hello, ModelIdentity, Peer
 from common.model.description import read_spec
@@ -128,7 +129,7 @@ class _Worker:
 
     def run(self, parent: int | None) -> int:
         size = self._size()
-        self._device = device = open_device(self._config.device, size.kv.dtype)
+        self._device = device = open_device(self._config.device, size.dtype, fp8=size.kv.is_fp8)
         grammars = Grammars(self._tokens)
         grammars.prepare()
         loaded = self._load(size, device)
@@ -180,9 +181,10 @@ class _Worker:
             line(
                 "memory",
                 model=config.served_model_name,
-                dtype=size.kv.dtype,
+                dtype=size.dtype,
+                kv_cache_dtype=size.kv.dtype,
                 quantization=config.quantization,
-                weights_bytes=weights_bytes(path, DTYPES[size.kv.dtype], config.quantization),
+                weights_bytes=weights_bytes(path, DTYPES[size.dtype], config.quantization),
                 kv_cache_memory_bytes=size.pool_bytes,
                 kv_tokens=size.n_tokens,
                 max_model_len=size.max_model_len,
@@ -194,7 +196,7 @@ class _Worker:
     def _load(self, size: Sizes, device: Device) -> LoadedModel:
         config = self._config
         began = time.monotonic()
-        dtype = DTYPES[size.kv.dtype]
+        dtype = DTYPES[size.dtype]
         ops.set_threads(config.threads, dtype)
         n_cpus = len(os.sched_getaffinity(0))
         if config.threads > n_cpus:  # they wait for each other
@@ -290,6 +292,7 @@ class _Worker:
         )
         stack.callback(mailbox.close, linger_ms=_GOODBYE_MS)
         limits = size.limits(config)
+        model = _identity(config, size, loaded, self._device.torch)
         hello = Hello(
             protocol=PROTOCOL,
             peer=Peer(
@@ -298,13 +301,14 @@ class _Worker:
                 host=host_id(),
                 endpoints=mailbox.endpoints,
             ),
-            model=_identity(config, size, loaded, self._device.torch),
+            model=model,
             limits=limits,
             pool=mover.key,
         )
         pool = PagePool(size.n_pages, pages.generations)
         host = _host(mover, host_pages)
-        parts = Parts(limits=limits, pool=pool, host=host, fingerprint=loaded.fingerprint)
+        fingerprint = pages_fingerprint(model.fingerprint, model.kv_dtype)
+        parts = Parts(limits=limits, pool=pool, host=host, fingerprint=fingerprint)
         _log.debug(line("joining", gateway=config.join, threads=config.threads))
         return Shell(
             core=self._kind.make_core(config, parts),
@@ -356,11 +360,11 @@ class _Progress:
 def _identity(
     config: WorkerConfig, size: Sizes, loaded: LoadedModel, device: torch.device
 ) -> ModelIdentity:
-    exact = size.kv.dtype == "float32"
+    exact = size.dtype == "float32"
     return ModelIdentity(
         name=config.served_model_name,
         fingerprint=loaded.fingerprint,
-        kv_dtype=size.kv.dtype,
+        kv_dtype=kv_name(size.kv, size.dtype),
         page_layout=size.kv.describe(),
         kernel_path=_exact_path(config.quantization, device) if exact else "",
     )

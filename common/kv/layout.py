@@ -35,16 +35,20 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def token_bytes(self) -> int:
         """KV of one token, all layers, scales included."""
-        if self.dtype == FP8:
+        if self.is_fp8:
             n_bytes = self.head_dim + SCALE_BYTES
         else:
             n_bytes = self.head_dim * DTYPE_BYTES[self.dtype]
         return self.n_layers * 2 * self.n_kv_heads * n_bytes
 
     @property
+    def is_fp8(self) -> bool:
+        return self.dtype == FP8
+
+    @property
     def scales_at(self) -> int | None:
         """Bytes from a page's first to its scales; None: it has none."""
-        return math.prod(self.shape) if self.dtype == FP8 else None
+        return math.prod(self.shape) if self.is_fp8 else None
 
     @property
     def used_bytes(self) -> int:

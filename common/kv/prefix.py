@@ -19,6 +19,11 @@ TOKEN_BYTES = 4
 Who = TypeVar("Who", bound=Hashable)
 
 
+def pages_fingerprint(model: str, kv_dtype: str) -> str:
+    """Of a model's pages, from its own: in another dtype they have other names."""
+    return f"{model} {kv_dtype}"
+
+
 def root_hash(*, fingerprint: str, salt: str) -> PageHash:
     """The parent of every first page: models and tenants that differ never share."""
     digest = blake2b(digest_size=HASH_BYTES)

@@ -6,10 +6,11 @@ from msgspec.structs import replace
 
 from common.available import usable_cpus
 from common.config import ServeConfig, resolve
+from common.engine.sizing import is_fp8
 from common.errors import SetupError
 from common.ids import Role
 from common.spellings import cuda_number
-from launch.check.findings import Level, about_kernels, findings, lacking_for
+from launch.check.findings import Level, about_kernels, findings, lacking_for, without_fp8
 from launch.check.machine import gpu, machine, processor, software
 from launch.check.refusals import refusals
 from launch.check.report import as_json, as_text, serves
@@ -44,5 +45,9 @@ def check_gpus(config: ServeConfig, roles: Sequence[Role]) -> None:
     numbers = [n for w in workers if (n := cuda_number(w.device)) is not None]
     if not numbers:
         return
-    for finding in lacking_for(max(numbers), gpu(), software()):
+    there = gpu()
+    lacking = list(lacking_for(max(numbers), there, software()))
+    if is_fp8(config.kv_cache_dtype):
+        lacking += without_fp8(numbers, there)
+    for finding in lacking:
         raise SetupError(f"{finding.text}: {finding.remedy}")

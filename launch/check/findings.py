@@ -1,6 +1,6 @@
 """What a machine's facts mean for a server of one configuration. Pure: facts in, findings out."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, auto
 
@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from common.available import within_quota
 from common.config import ServeConfig, WorkerConfig, resolve
+from common.engine.sizing import is_fp8
 from common.ids import Role
-from common.spellings import cuda_number, spell_cpus
+from common.spellings import FP8_CAPABILITY, cuda_number, spell_cpus
 from launch.check.facts import Gpu, Machine, Processor, Refusal, Software
 from launch.checks import CPU_INDEX
 from launch.security import is_loopback
@@ -207,6 +208,8 @@ def _gpu(case: Case) -> Iterator[Finding]:
     )
     if wanted:
         lacking = list(lacking_for(max(wanted), gpu, case.machine.software))
+        if is_fp8(case.config.kv_cache_dtype):
+            lacking += without_fp8(wanted, gpu)
         yield from lacking or [ok("gpu", f"{names}; driver {gpu.driver}, CUDA {gpu.cuda}")]
     elif gpu.trouble:
         yield warn("gpu", f"driver {gpu.driver} cannot be used ({gpu.trouble})")
@@ -253,6 +256,19 @@ def lacking_for(number: int, gpu: Gpu, software: Software) -> Iterator[Finding]:
             "there is no C compiler, and Triton compiles with one what launches its kernels",
             "apt-get install -y gcc libc6-dev",
         )
+
+
+def without_fp8(numbers: Iterable[int], gpu: Gpu) -> Iterator[Finding]:
+    """Those of the CUDA devices, as far as they are there, that know no fp8."""
+    for number, device in enumerate(gpu.devices):
+        capability = tuple(map(int, device.capability.split(".")))
+        if number in numbers and capability < FP8_CAPABILITY:
+            yield stop(
+                "gpu",
+                f"--kv-cache-dtype fp8: cuda:{number} ({device.name}) is of compute capability "
+                f"{device.capability}, and fp8 needs 8.9",
+                "leave it out, or use a newer GPU",
+            )
 
 
 # --- what it needs -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from common.engine.events import Event, Note, PeerDown, PeerUp, Received, Send
 from common.engine.links import Links
 from common.errors import BatonError, ClientError, InvariantBroken, PeerError
 from common.ids import InstanceId, PageHash, Role, TransferId
-from common.kv.prefix import page_hashes
+from common.kv.prefix import page_hashes, pages_fingerprint
 from common.log import RequestLog
 from common.messages import (
     Expect,
@@ -193,7 +193,7 @@ class Engine:
         return page_hashes(
             generate.prompt,
             hello.limits.page_tokens,
-            fingerprint=hello.model.fingerprint,
+            fingerprint=pages_fingerprint(hello.model.fingerprint, hello.model.kv_dtype),
             salt=generate.salt,
         )
 

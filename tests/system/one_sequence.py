@@ -16,14 +16,15 @@ PAGE_TOKENS = 8
 class OneSequence:
     """Give it tokens, in any portions; it gives back the logits of each."""
 
-    def __init__(self, model: Llama, max_tokens: int) -> None:
+    def __init__(self, model: Llama, max_tokens: int, kv_dtype: str | None = None) -> None:
+        """`kv_dtype`: of pages; None: the model's own."""
         self.n_tokens = 0
         spec = KVSpec(
             n_layers=model.spec.n_layers,
             n_kv_heads=model.spec.n_kv_heads,
             head_dim=model.spec.head_dim,
             page_tokens=PAGE_TOKENS,
-            dtype=str(model.final_norm_H.dtype).removeprefix("torch."),
+            dtype=kv_dtype or str(model.final_norm_H.dtype).removeprefix("torch."),
         )
         n_pages = pages_for(max_tokens, PAGE_TOKENS)
         pool = KVCache(spec, np.zeros((n_pages, spec.page_bytes), np.uint8))

@@ -45,6 +45,21 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         open_device("cuda:0", "bfloat16")
 
 
+def test_fp8_is_refused_where_the_device_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", [(8, 0), (8, 9), (10, 0)].__getitem__)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(native, "_missing", native.why_not())
+    with pytest.raises(SetupError, match=r"fp8: cuda:0 is of compute capability 8.0, and .* 8.9"):
+        open_device("cuda:0", "bfloat16", fp8=True)
+    assert chosen == []
+    open_device("cuda:0", "bfloat16")
+    for number in (1, 2):
+        assert open_device(f"cuda:{number}", "bfloat16", fp8=True).number == number
+    assert chosen == [0, 1, 2]
+
+
 @pytest.mark.usefixtures("restored")
 def test_the_interpreter_takes_the_place_of_the_cpu_s_kernels() -> None:
     pytest.importorskip("triton", "3.7")

@@ -46,7 +46,7 @@ def test_the_longest_pass_is_computed_on_pages_that_are_given_back(
     }.items():
         monkeypatch.setattr(torch.cuda, name, _telling(asked, name, answer))
     model = NextToken()
-    size = Sizes(kv=KV, max_model_len=64, n_pages=0)
+    size = Sizes(kv=KV, dtype=KV.dtype, max_model_len=64, n_pages=0)
     device, common = torch.device("cpu"), 2001  # of a copy that two share, beside torch's count
     sharing = msgspec.structs.replace(config(role), gpu_sharers=2)
     needs = measured(cast("Any", model), size, sharing, VOCAB, device, common)

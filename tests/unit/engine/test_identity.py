@@ -22,6 +22,11 @@ def test_what_must_be_equal() -> None:
     assert difference(exact, with_model(kernel_path="b")) == HelloRefused(
         field="kernel_path", ours="a", theirs="b"
     )
+    in_fp8 = with_model(kv_dtype="fp8_e4m3/bfloat16")
+    assert difference(in_fp8, p) == HelloRefused(
+        field="kv_dtype", ours="fp8_e4m3/bfloat16", theirs="bfloat16"
+    )
+    assert difference(in_fp8, with_model(kv_dtype="fp8_e4m3/float32")) is not None
     pages = msgspec.structs.replace(p, limits=msgspec.structs.replace(LIMITS, page_tokens=32))
     assert difference(d, pages) == HelloRefused(field="block_size", ours="16", theirs="32")
     newer = msgspec.structs.replace(p, protocol=99, model=None)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from common.config import ServeConfig, WorkerConfig, resolve_worker
-from common.engine.sizing import Sizes, check_memory, sizes
+from common.engine.sizing import Sizes, check_memory, kv_name, sizes
 from common.errors import SetupError
 from common.ids import Role
 from common.model.spec import Family, ModelSpec, NoScaling
@@ -50,6 +50,38 @@ def test_a_wider_dtype_has_half_the_pages() -> None:
     size = sizes(config(dtype="float32", kv_cache_memory_bytes=2**30, max_model_len=16), MODEL)
     assert size.n_pages == 2**30 // (2 * PAGE_BYTES + 8)
     assert size.max_model_len == 16
+
+
+@pytest.mark.parametrize("asked", ["fp8", "fp8_e4m3"])
+def test_pages_of_fp8_take_little_more_than_half(asked: str) -> None:
+    """A byte a number and, for 64 of them, 4 of scale; a page is whole 4096s."""
+    options = {"devices": "cuda:0", "kv_cache_memory_bytes": 2**30, "max_model_len": 16}
+    wide, narrow = (
+        sizes(config(kv_cache_dtype=dtype, **options), MODEL) for dtype in ("auto", asked)
+    )
+    assert (narrow.dtype, narrow.kv.dtype) == ("bfloat16", "fp8_e4m3")
+    assert narrow.kv.token_bytes == 30 * 2 * 3 * (64 + 4)
+    assert narrow.kv.page_bytes == 48 * 4096 == PAGE_BYTES * 8 // 15
+    assert narrow.n_pages == 2**30 // (48 * 4096 + 8)
+    assert narrow.n_tokens > 1.87 * wide.n_tokens
+    assert kv_name(narrow.kv, narrow.dtype) == "fp8_e4m3/bfloat16"
+    assert narrow.kv.describe() == f"{wide.kv.describe()},scales=float32"
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_fp8_on_a_cpu_is_refused_with_the_remedy(device: str) -> None:
+    message = "--kv-cache-dtype fp8: d computes on the CPU.*8.9 or above .--devices cuda:0."
+    with pytest.raises(SetupError, match=message):
+        sizes(config(devices=device, kv_cache_dtype="fp8"), MODEL)
+    assert sizes(config(devices="interpreter", kv_cache_dtype="fp8"), MODEL).kv.is_fp8
+
+
+def test_pages_are_in_the_dtype_that_is_computed_in_or_in_fp8() -> None:
+    assert sizes(config(kv_cache_dtype="bfloat16"), MODEL) == sizes(config(), MODEL)
+    with pytest.raises(
+        SetupError, match=r"--kv-cache-dtype bfloat16: .* is float32 here, or in fp8"
+    ):
+        sizes(config(kv_cache_dtype="bfloat16", dtype="float32"), MODEL)
 
 
 def test_one_sequence_of_the_full_length_must_fit() -> None:

@@ -5,7 +5,13 @@ from hashlib import blake2b
 import pytest
 
 from common.ids import PageHash, PageId
-from common.kv.prefix import HashChain, PendingPages, page_hashes, root_hash
+from common.kv.prefix import (
+    HashChain,
+    PendingPages,
+    page_hashes,
+    pages_fingerprint,
+    root_hash,
+)
 
 
 def hashes(
@@ -44,6 +50,8 @@ def test_a_repeated_page_has_another_hash() -> None:
 def test_models_and_tenants_never_share(fingerprint: str, salt: str) -> None:
     other = hashes([1, 2, 3, 4], fingerprint=fingerprint, salt=salt)
     assert other != hashes([1, 2, 3, 4])
+    prints = {pages_fingerprint(*of) for of in (("m", "float32"), ("m", "fp8"), ("n", "fp8"))}
+    assert len({root_hash(fingerprint=of, salt="") for of in prints}) == 3
     assert root_hash(fingerprint="m", salt="tenant") != root_hash(fingerprint="mt", salt="enant")
 
 

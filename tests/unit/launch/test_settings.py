@@ -231,6 +231,11 @@ def test_other_faults_of_a_command_line() -> None:
         ("--shutdown-timeout -1", "--shutdown-timeout -1: must be a number from 0 to 86400"),
         ("--recovery-seconds 0", "--recovery-seconds 0: must be a number from 1 to 86400"),
         ("--dtype bf16", "--dtype bf16: must be one of auto, bfloat16, float16, float32"),
+        (
+            "--kv-cache-dtype fp8_e5m2",
+            "--kv-cache-dtype fp8_e5m2: must be one of auto, bfloat16, float16, float32, fp8, "
+            "fp8_e4m3; fp8 is e4m3, as small and nearer to what it keeps",
+        ),
         ("--block-size 17", "--block-size 17: must be one of 1, 2, 4, 8, 16, 32, 64, 128, 256"),
         (
             "--max-model-len 1",

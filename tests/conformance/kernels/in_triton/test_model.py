@@ -8,6 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
+from bench.fp8_pages import Fp8Pages
+from common.kernels.triton import choice
+from common.kv.layout import FP8
 from common.model.device_weights import device_weights
 from common.model.load import load_model
 from common.model.packing import packed_layout, place
@@ -55,6 +58,27 @@ def test_logits_are_those_of_transformers(oracle: PreTrainedModel, directory: Pa
     with torch.inference_mode():
         wanted = oracle(torch.tensor([TOKENS])).logits[0]
     torch.testing.assert_close(torch.cat(parts), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.full
+def test_with_pages_of_fp8_logits_are_near_and_bits_a_row_s_own(
+    oracle: PreTrainedModel, directory: Path
+) -> None:
+    """Whatever is cut where; and near what rounding pages so makes of them elsewhere."""
+    loaded = load_model(directory, torch.float32, None, N_TOKENS)
+    whole = OneSequence(loaded.model, N_TOKENS, FP8).run(TOKENS)
+    sequence = OneSequence(loaded.model, N_TOKENS, FP8)
+    parts = [sequence.run(TOKENS[at:end]) for at, end in ((0, 20), (20, 21), (21, 40))]
+    assert torch.equal(torch.cat(parts), whole)
+    with torch.inference_mode():
+        exact = oracle(torch.tensor([TOKENS])).logits[0]
+    choice.interpret(wanted=False)
+    emulated = OneSequence(loaded.model, N_TOKENS)
+    emulated.runner.model = Fp8Pages(loaded.model)
+    wanted = emulated.run(TOKENS)
+    off, rounded = ((x - y).square().mean().sqrt() for x, y in ((whole, wanted), (wanted, exact)))
+    assert 1e-3 < rounded < 0.1 * exact.std()
+    assert off < rounded / 3  # where a number is near a tie, a last bit decides
 
 
 @pytest.mark.full

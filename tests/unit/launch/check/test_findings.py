@@ -122,6 +122,19 @@ def test_a_gpu_that_is_asked_for_and_there() -> None:
     )
 
 
+def test_fp8_needs_a_gpu_that_has_it() -> None:
+    config = replace(ON_GPU, kv_cache_dtype="fp8")
+    facts = machine(gpu=H200, software=CUDA_TORCH)
+    assert troubles(facts, config=config) == []
+    (device,) = H200.devices
+    old = replace(H200, devices=(replace(device, name="NVIDIA A100", capability="8.0"),))
+    assert troubles(machine(gpu=old, software=CUDA_TORCH), config=ON_GPU) == []
+    found = found_in(machine(gpu=old, software=CUDA_TORCH), config=config)
+    (gpu,) = (one for one in found if one.topic == "gpu")
+    assert (gpu.level, gpu.remedy) == (STOP, "leave it out, or use a newer GPU")
+    assert "cuda:0 (NVIDIA A100) is of compute capability 8.0, and fp8 needs 8.9" in gpu.text
+
+
 def test_what_the_server_would_refuse_stands_in_the_place_of_its_ok() -> None:
     taken = Refusal(topic="port", text="--host 127.0.0.1 --port 8000: Address already in use")
     found = [finding for finding in found_in(GOOD, taken) if finding.topic == "port"]
