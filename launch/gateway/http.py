@@ -166,9 +166,10 @@ class _Api:
         answer_id = request.scope[REQUEST_ID] = f"{form_of.id_prefix}-{uuid.uuid4().hex}"
         self._admission.enter()
         answer: Answer | None = None
-        handed_on = False
+        handed_on, n_tokens = False, 0
         try:
             prepared = await self._prepared(request, decoded, prepare)
+            n_tokens = self._admission.hold(prepared.n_prompt_tokens)
             self._arrivals.tell(answer_id, prepared, request.headers)
             answer = Answer(answer_id, prepared, self._text, self._metrics)
             form = form_of(answer_id, self._name, self._text.tokenizer, prepared)
@@ -176,7 +177,8 @@ class _Api:
             if not prepared.stream:
                 return await while_connected(request, whole(answer, form))
             handed_on = True
-            return EventStream(answer, form, self._metrics, self._admission.leave)
+            leave = partial(self._admission.leave, n_tokens)
+            return EventStream(answer, form, self._metrics, leave)
         except (ClientGone, ClientDisconnect):
             self._metrics.success("abort")
             return Response(status_code=CLIENT_GONE_STATUS)
@@ -184,7 +186,7 @@ class _Api:
             if not handed_on:
                 if answer is not None:
                     answer.close()
-                self._admission.leave()
+                self._admission.leave(n_tokens)
 
     async def _prepared(
         self,

@@ -8,7 +8,8 @@ from array import array
 from http import HTTPStatus
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from launch.gateway.api.errors import envelope
 
@@ -40,6 +41,27 @@ class _Parser(httptools.HttpRequestParser):
                 rest = rest[error.args[0] :]
             else:
                 return
+
+
+class _ToTheEnd:
+    """`send` of an answer in HTTP/1.0, which knows no chunks: where its length is not told it ends
+    with the connection (RFC 9112, 6.3)."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._send = cycle.send
+        self._is_told = True  # how long it is
+
+    async def __call__(self, message: ASGISendEvent) -> None:
+        cycle = self._cycle
+        if message["type"] == "http.response.start":
+            names = [name.lower() for name, _ in message.get("headers", ())]
+            self._is_told = b"content-length" in names
+            if not self._is_told:
+                cycle.chunked_encoding = cycle.keep_alive = False
+        elif message["type"] == "http.response.body" and not self._is_told:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await self._send(message)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -109,6 +131,8 @@ class HttpProtocol(HttpToolsProtocol):
             return
         self._head_came()
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            setattr(self.cycle, "send", _ToTheEnd(self.cycle))  # noqa: B010 - no method is assigned to
 
     def on_body(self, body: bytes) -> None:
         self._n_unread_bytes = 0

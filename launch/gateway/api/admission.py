@@ -12,15 +12,25 @@ from common.metrics import GatewayMetrics
 from launch.gateway.places import ALL, Places
 
 DRAIN_RETRY_S = 5.0
+MAX_HELD_TOKENS = 2**25  # of the prompts of all requests here: 36 bytes each
 FULL_RETRY_S = 1.0
 
 
 class Admission:
     """Used by the event loop's thread."""
 
-    def __init__(self, limit: int, metrics: GatewayMetrics, places: Places | None = None) -> None:
+    def __init__(
+        self,
+        limit: int,
+        metrics: GatewayMetrics,
+        places: Places | None = None,
+        *,
+        max_held_tokens: int = MAX_HELD_TOKENS,
+    ) -> None:
         """`places`: where other gateways are counted, too."""
         self._limit = limit
+        self._max_held_tokens = max_held_tokens
+        self.held_tokens = 0
         self._metrics = metrics
         self._places = places or Places()
         self._empty = asyncio.Event()
@@ -42,7 +52,20 @@ class Admission:
             )
         self._count(1)
 
-    def leave(self) -> None:
+    def hold(self, n_tokens: int) -> int:
+        """Of prompts, until `leave` is told of so many. Raises Overloaded where there are too many,
+        unless there are no others."""
+        if self.held_tokens and self.held_tokens + n_tokens > self._max_held_tokens:
+            raise Overloaded(
+                f"{self.held_tokens} tokens of prompts are waiting or being answered; with these "
+                f"{n_tokens} they would be more than {self._max_held_tokens}",
+                retry_after_s=FULL_RETRY_S,
+            )
+        self.held_tokens += n_tokens
+        return n_tokens
+
+    def leave(self, n_held_tokens: int = 0) -> None:
+        self.held_tokens -= n_held_tokens
         self._places.give_back(ALL)
         self._count(-1)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -25,6 +25,7 @@ _HEADERS = [
 ]
 CLIENT_GONE_STATUS = 499  # nobody reads it; as nginx logs it
 REQUEST_ID = "x-request-id"
+_FEW_SCORES = 2000  # of an answer, encoded within 10 ms
 _INTERNAL = "internal error; the server's log has the details"
 
 _log = logging.getLogger(__name__)
@@ -65,8 +66,17 @@ async def whole(answer: Answer, form: Form) -> Response:
     async for pieces in answer.pieces():
         for piece in pieces:
             choices[piece.choice].add(piece)
-    body = form.whole(chosen(choices, prepared), answer.usage)
+    body = await _told(form, chosen(choices, prepared), answer)
     return json_response(body, headers={REQUEST_ID: answer.id})
+
+
+async def _told(form: Form, choices: Sequence[Gathered], answer: Answer) -> bytes:
+    """A long one not in the loop's own time."""
+    n_scores = sum(len(choice.scored) + len(choice.prompt_scores) for choice in choices)
+    n_each = 1 + max(answer.prepared.logprobs or 0, answer.prepared.prompt_logprobs or 0)
+    if n_scores * n_each <= _FEW_SCORES:
+        return form.whole(choices, answer.usage)
+    return await asyncio.to_thread(form.whole, choices, answer.usage)
 
 
 def _unable(_data: bytes) -> bool:

@@ -92,6 +92,10 @@ class Prepared:
     items: ItemRequest | None = None  # that was asked, of /v1/responses
 
     @property
+    def n_prompt_tokens(self) -> int:
+        return sum(len(prompt.ids) for prompt in self.prompts)
+
+    @property
     def scores(self) -> bool:
         """The log-probability of every output token is wanted, by the client or to choose by."""
         return self.logprobs is not None or self.n > self.n_told

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from common.text.grammar import MAX_GRAMMAR_CHARS
+from launch.gateway.api.admission import MAX_HELD_TOKENS
 from launch.gateway.api.amounts import MAX_ENTRIES, MAX_LISTS
 from launch.gateway.api.bodies import LEAST_BYTES_PER_S, MAX_BODY_BYTES, PATIENCE_S
 from launch.gateway.api.decoding import INSTEAD
@@ -186,6 +187,7 @@ def _limits() -> Iterator[tuple[str, str]]:
     yield "prompt and output together", "the model's context (`--max-model-len`)"
     yield "alternatives told of a token", "`--max-logprobs`"
     yield "token ids", "the model's vocabulary"
+    yield "prompts of all requests in progress at one gateway", f"{MAX_HELD_TOKENS} tokens (429)"
     yield "requests in progress", "`--max-waiting-requests` (429)"
 
 

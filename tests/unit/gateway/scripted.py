@@ -227,7 +227,7 @@ async def serving(
                 await engine.up({Role.DECODE: 1})
             async with httpx.AsyncClient(transport=transport, base_url="http://t") as client:
                 yield Served(app, client, played, engine, admission, metrics)
-            assert admission.in_progress == 0
+            assert (admission.in_progress, admission.held_tokens) == (0, 0)
             assert engine.n_requests == 0
         finally:
             engine.close()

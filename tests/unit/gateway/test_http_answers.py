@@ -289,3 +289,21 @@ def test_tokens_with_a_logprob_may_be_told_by_number(smollm2: TextModel) -> None
         assert told == [f"token_id:{token}" for token in choice["token_ids"]]
 
     run(smollm2, always(ended(smollm2, "Hello there")), test)
+
+
+def test_a_long_answer_is_what_its_events_say(smollm2: TextModel) -> None:
+    """It is put together beside the loop."""
+    said = (list(range(500, 600)), FinishReason.LENGTH)
+
+    async def test(served: Served) -> None:
+        asked: dict[str, Any] = {"n": 4, "logprobs": 5}
+        whole = await served.complete(**asked)
+        events = [e["choices"][0] for e in await served.events(**asked)]
+        for choice in whole["choices"]:
+            own = [one for one in events if one["index"] == choice["index"]]
+            assert choice["text"] == "".join(one["text"] for one in own)
+            assert len(own) == 100
+            for name, values in choice["logprobs"].items():
+                assert values == [value for one in own for value in one["logprobs"][name]]
+
+    run(smollm2, always(said), test)

@@ -26,7 +26,8 @@ NOT_HTTP = {
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers with the body, when it is there; "/early" before, "/half" only begins before."""
+    """Answers with the body, when it is there; "/early" before, "/half" only begins before;
+    "/parts" does not say how long it is."""
     content = b""
     more = scope["path"] != "/early"
     if scope["path"] == "/half":
@@ -39,7 +40,11 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         content += message["body"]
         more = message["more_body"]
     headers = [(b"content-length", str(len(content)).encode())]
+    if scope["path"] == "/parts":
+        headers = []
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+    if scope["path"] == "/parts":
+        await send({"type": "http.response.body", "body": b"so: ", "more_body": True})
     await send({"type": "http.response.body", "body": content})
 
 
@@ -101,6 +106,18 @@ def test_what_is_http() -> None:
     assert run(answers(CHUNKED + CLOSE + b"\r\n", *parts)) == (b"200 OK", b"ab")
     both = asyncio.run(answers(GET + b"\r\n" + GET + CLOSE + b"\r\n"))
     assert both.count(b"HTTP/1.1 200 OK") == 2
+
+
+@pytest.mark.parametrize("connection", [b"", b"connection: keep-alive\r\n"])
+def test_the_older_protocol_knows_no_chunks(connection: bytes) -> None:
+    head = b" HTTP/1.0\r\n" + connection + b"content-length: 2\r\n\r\nab"
+    for path, body in ((b"/parts", b"so: ab"), (b"/", b"ab")):
+        told = asyncio.run(answers(b"POST " + path + head))
+        assert told.endswith(b"\r\n\r\n" + body)
+        assert b"transfer-encoding" not in told
+        assert b"connection: close" in told
+    chunked = asyncio.run(answers(b"POST /parts HTTP/1.1\r\n" + CLOSE + b"\r\n"))
+    assert chunked.endswith(b"\r\n\r\n4\r\nso: \r\n0\r\n\r\n")
 
 
 def test_what_came_whole_is_answered_whatever_follows() -> None:
