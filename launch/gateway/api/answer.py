@@ -241,15 +241,15 @@ class Answer:
     def _echo(self, run: _Run, delta: Delta) -> list[Piece]:
         """The prompt, as every choice of it begins."""
         ids, text = run.prompt.ids, run.prompt.text
-        offsets, whole = self._offsets(ids)
-        if text is None:
-            text = whole
-        elif whole.endswith(text):  # what encoding put before it is not the client's
-            added = len(whole) - len(text)
-            offsets = [max(0, offset - added) for offset in offsets]
         scored: tuple[Scored, ...] = ()
         if delta.prompt_logprobs is not None and self.prepared.logprobs is not None:
+            offsets, whole = self._offsets(ids)
+            if text is not None and whole.endswith(text):  # what encoding adds is not the client's
+                added = len(whole) - len(text)
+                offsets = [max(0, offset - added) for offset in offsets]
             scored = tuple(map(Scored, ids, delta.prompt_logprobs, offsets))
+        if text is None:
+            text = self.text.tokenizer.decode(ids, skip_special_tokens=False)
         for choice in run.choices:
             choice.offset = len(text)
         return [Piece(choice.index, text, scored=scored) for choice in run.choices]

@@ -11,6 +11,8 @@ from launch.gateway.api.decoding import shown
 from launch.gateway.api.requests import Sampling
 from launch.gateway.api.served import Served
 
+MAX_BAD_TOKENS = 2**14  # of all words, as they are spelt: they travel with each attempt
+
 
 def with_rules(
     grammar: str, request: Sampling, served: Served, end_token_ids: Sequence[int]
@@ -49,6 +51,11 @@ def _spelt(words: Sequence[str], served: Served) -> list[tuple[int, ...]]:
                 param=param,
             )
         spelt.update(dict.fromkeys(ways))
+    n_tokens = sum(map(len, spelt))
+    if n_tokens > MAX_BAD_TOKENS:
+        raise ClientError(
+            f"bad_words make {n_tokens} tokens; at most {MAX_BAD_TOKENS}", param="bad_words"
+        )
     return list(spelt)
 
 

@@ -57,6 +57,11 @@ def test_rules_stand_beside_a_form_and_thoughts(served: Served) -> None:
         ({"bad_words": ["a", ""]}, "bad_words[1]", "bad_words[1] has 0 characters; at least 1"),
         ({"bad_words": ["a", " "]}, "bad_words[1]", 'bad_words[1] is " ", which is no word'),
         (
+            {"bad_words": [f"{n} {'ab ' * 300}" for n in range(60)]},
+            "bad_words",
+            "bad_words make 18",
+        ),
+        (
             {"allowed_token_ids": [END], "min_tokens": 1},
             "allowed_token_ids",
             "allowed_token_ids has only tokens that end an answer, but min_tokens is 1",
