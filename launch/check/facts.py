@@ -19,6 +19,7 @@ class Software(Facts, frozen=True):
     torch_fits: bool
     cupy: str | None  # pools on GPUs need it
     c_compiler: bool  # with which Triton compiles what launches its kernels
+    python_headers: bool  # against which it does
     has_pip: bool  # which fetches the default model
 
 

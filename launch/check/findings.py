@@ -256,6 +256,13 @@ def lacking_for(number: int, gpu: Gpu, software: Software) -> Iterator[Finding]:
             "there is no C compiler, and Triton compiles with one what launches its kernels",
             "apt-get install -y gcc libc6-dev",
         )
+    if not software.python_headers:
+        yield stop(
+            "gpu",
+            "Python's headers (Python.h) are not here, and Triton compiles against them what "
+            "launches its kernels",
+            "apt-get install -y python3-dev",
+        )
 
 
 def without_fp8(numbers: Iterable[int], gpu: Gpu) -> Iterator[Finding]:

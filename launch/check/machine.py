@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import shutil
+import sysconfig
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
@@ -68,8 +69,16 @@ def software() -> Software:
         torch_fits=torch is not None and wanted.contains(torch, prereleases=True),
         cupy=next((found for found in map(_version, _CUPY) if found is not None), None),
         c_compiler=any(shutil.which(name) for name in _C_COMPILERS),
+        python_headers=_has_headers(),
         has_pip=find_spec("pip") is not None,
     )
+
+
+def _has_headers() -> bool:
+    """Where Triton looks for them."""
+    scheme = sysconfig.get_default_scheme()
+    scheme = "posix_prefix" if scheme == "posix_local" else scheme
+    return (Path(sysconfig.get_paths(scheme)["include"]) / "Python.h").is_file()
 
 
 def torch_requirement() -> Requirement:

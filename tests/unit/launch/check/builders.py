@@ -41,6 +41,7 @@ GOOD = Machine(
         torch_fits=True,
         cupy="14.2.0",
         c_compiler=True,
+        python_headers=True,
         has_pip=True,
     ),
     processor=Processor(

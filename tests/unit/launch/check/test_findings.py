@@ -106,6 +106,11 @@ def test_what_is_not_well_is_told(facts: Machine, expected: list[tuple[Level, st
             machine(gpu=H200, software=replace(CUDA_TORCH, c_compiler=False)),
             "there is no C compiler, and Triton compiles with one what launches its kernels",
         ),
+        (
+            machine(gpu=H200, software=replace(CUDA_TORCH, python_headers=False)),
+            "Python's headers (Python.h) are not here, and Triton compiles against them what "
+            "launches its kernels",
+        ),
     ],
 )
 def test_gpus_that_are_asked_for_and_cannot_be_used(facts: Machine, says: str) -> None:
