@@ -16,6 +16,7 @@ from common.params import FinishReason
 from common.values import AdmissionPolicy, Disaggregate
 from launch.gateway.events import Admitted, GatewayAction, Rejected
 from launch.gateway.fleet import Fleet
+from launch.gateway.leftovers import Leftovers
 from launch.gateway.overload import Admission, Candidate, Verdict
 from launch.gateway.router import Route
 from launch.gateway.timeouts import Timeouts
@@ -32,8 +33,7 @@ class GatewayOptions:
 
     max_requests: int = 4096  # prompts in flight; beyond: 429
     recovery_s: float = 60.0  # of trouble without progress before a started answer is given up
-    # The same for a request that no worker has taken yet: longer than workers take to find out
-    # that the gateway that they joined has been restarted.
+    # The same, taken by no worker yet: longer than those take to find a gateway that restarted.
     admission_s: float = 15.0
     credit_tokens: int = 65_536  # that one worker may have unacknowledged here
     disaggregate: Disaggregate = "auto"  # whether prefill workers compute a prompt
@@ -104,6 +104,7 @@ class Attempts:
         self.unrouted: dict[TransferId, Transfer] = {}  # of these, in the order of their waiting
         self._at: dict[InstanceId, dict[TransferId, Transfer]] = {}  # by worker of the attempt
         self._wanted: dict[TransferId, frozenset[InstanceId]] = {}  # by who needs them for itself
+        self.leftovers = Leftovers()
         self.timeouts = Timeouts()
         self.admission = Admission(options.admission)
 
@@ -145,10 +146,8 @@ class Attempts:
             self.reject(self.of(request)[0], TimedOut(timeout_s))
 
     def close(self, transfer: Transfer, ending: str = "finished") -> None:
-        """The one exit: workers free what they hold; the request goes with its last transfer.
-
-        `ending`: the note that then tells of it.
-        """
+        """The one exit: workers free what they hold; the request goes with its last transfer, and
+        the note `ending` then tells of it."""
         self._end_attempt(transfer)
         self.admission.ended(transfer)
         transfer.phase = Phase.DONE
@@ -200,8 +199,7 @@ class Attempts:
         transfer.prefill_over = False
         transfer.phase = Phase.SENT
         self._fleet.assign(transfer)
-        told = {"request": transfer.generate.request, **_told(chosen)}
-        self._out.note(transfer, "routed", told)
+        self._out.note(transfer, "routed", {"request": transfer.generate.request, **_told(chosen)})
         for worker in transfer.workers:
             self._at.setdefault(worker, {})[transfer.transfer] = transfer
         self.offer(transfer, transfer.workers)
@@ -292,10 +290,11 @@ class Attempts:
         return frozenset[InstanceId]().union(*(self._wanted[one] for one in alone))
 
     def blame(self, worker: InstanceId) -> None:
-        """It has crashed: by a suspect, if nobody else was there."""
+        """It has crashed: by a suspect, if nobody else was there, or may have been."""
         for transfer in (there := self._computed_at(worker)):
             transfer.crashes += 1
-        if len(there) == 1 and there[0].is_suspect:
+        alone = len(there) == 1 and not self.leftovers.beside(worker, there[0].transfer)
+        if alone and there[0].is_suspect:
             error = PeerError("the worker that computed it crashed, as others had before")
             self.reject(there[0], error)
 
@@ -328,6 +327,7 @@ class Attempts:
         transfer.early.clear()
 
     def _leave(self, transfer: Transfer, worker: InstanceId) -> None:
+        self.leftovers.ended(worker, (transfer.transfer, transfer.attempt))
         there = self._at[worker]
         del there[transfer.transfer]
         if not there:

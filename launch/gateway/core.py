@@ -242,8 +242,10 @@ class GatewayCore:
                 if not left:
                     transfer.suspect()
                 self._attempts.again(transfer, now, f"lost {instance}")
+        self._attempts.leftovers.gone(instance)
 
     def _digest(self, sender: InstanceId, heartbeat: Heartbeat, now: float) -> None:
+        self._attempts.leftovers.heard(sender, heartbeat)
         if self.fleet.has_missed(sender, heartbeat.snapshots):
             self._out.send(sender, Resync())
         for row in heartbeat.transfers:

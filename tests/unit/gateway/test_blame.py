@@ -1,14 +1,12 @@
 """Who is to blame for a failure, and who must have workers to itself until that is known."""
 
+import pytest
 from msgspec import structs
 
 from common.engine.events import PeerDown, PeerUp
 from common.errors import PeerError
 from common.ids import InstanceId
-from common.messages import (
-    Expect,
-    FailureKind,
-)
+from common.messages import Expect, FailureKind, Heartbeat, Progress
 from launch.gateway.events import Crashed, GatewayEvent, Rejected
 from launch.gateway.fleet import BAR_S
 from launch.gateway.transfers import CLEARED_AFTER_TOKENS
@@ -95,6 +93,22 @@ def test_a_crash_is_its_only_suspect_s_fault() -> None:
     bench.take(Crashed(D), PeerDown(D))
     assert isinstance(bench.error, PeerError)
     assert bench.core.idle
+
+
+@pytest.mark.parametrize(("n_since", "blamed"), [(1, False), (2, True)])
+def test_what_has_ended_there_may_still_be_computed_for_two_passes(
+    n_since: int, *, blamed: bool
+) -> None:
+    bench = Bench()
+    handed(bench, 50)
+    again(bench, Crashed(D))
+    again(bench, Crashed(D))
+    bench.submit(generate("x"))
+    bench.quit("x")
+    for n_done in (7, 7 + n_since):
+        bench.hear(Heartbeat(transfers=(), progress=Progress(n_done, 0.1, 0.2)))
+    bench.take(Crashed(D), PeerDown(D))
+    assert (bench.error is not None) == blamed
 
 
 def test_what_a_prefill_worker_has_handed_over_does_not_crash_it() -> None:
