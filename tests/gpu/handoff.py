@@ -164,13 +164,8 @@ def together(
         sum(at < began for at in times) + len(of_one) / 2
         for times, of_one in zip(at_s, inside, strict=True)
     )
-    emit(
-        Row(
-            name=f"a decode worker's step, {n} at {context:.0f}, over the device's own",
-            measured=step_s * 1e3,
-            floor=_device_ms(found, n, context),
-        )
-    )
+    say(f"{n} sequences ran together at {context:.0f} tokens in the mean")
+    emit(Row.of("busy", step_s * 1e3, floor=_device_ms(found, n, context)))
 
 
 def _device_ms(found: Mapping[str, float], n: int, context: float) -> float | None:

@@ -38,7 +38,7 @@ WANTED = {
     "prefill attention": Wanted("prefill attention, 16384 causal", Kind.SHARE, 0.5),
     "pull": Wanted("pull by CUDA IPC, 256 scattered of 2 MiB", Kind.SHARE, 0.8),
     "second token": Wanted("second token beyond a decode step, prompt of 4096", Kind.MOST, 2.0),
-    "busy": Wanted("device busy in the loop of steps, 64 sequences", Kind.SHARE, 0.97),
+    "busy": Wanted("a decode worker's step with 64: the device's part", Kind.SHARE, 0.97),
 }
 
 

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -40,10 +41,10 @@ class Part:
 
 PARTS = {
     "kernels": Part(70.0, ("decode attention", "prefill attention")),
-    "steps": Part(120.0, ("step 1", "step 64", "prompt", "busy")),
+    "steps": Part(120.0, ("step 1", "step 64", "prompt")),
     "pulls": Part(40.0, ("pull",)),
     "tokens": Part(90.0, ("tokens",)),
-    "handoff": Part(140.0, ("second token",)),
+    "handoff": Part(140.0, ("second token", "busy")),
     "checks": Part(120.0),
     "tiles": Part(120.0, for_missed=("decode attention", "prefill attention")),
 }
@@ -54,7 +55,7 @@ class Report:
     """All that is known, in a file too, from row to row."""
 
     gpu: str
-    path: Path | None = None
+    path: Path
     rows: list[Row] = field(default_factory=list[Row])
     errors: dict[str, str] = field(default_factory=dict[str, str])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -74,10 +75,9 @@ class Report:
         )
 
     def write(self) -> None:
-        if self.path is not None:
-            beside = self.path.with_name(self.path.name + ".new")
-            beside.write_text(self.encoded() + "\n")
-            beside.replace(self.path)
+        beside = self.path.with_name(self.path.name + ".new")
+        beside.write_text(self.encoded() + "\n")
+        beside.replace(self.path)
 
     def hear(self, line: str) -> None:
         """A line of a part's output."""
@@ -107,8 +107,7 @@ class Report:
 def run_part(name: str, limit_s: float, report: Report) -> str:
     """Why it failed; "": it did not."""
     command = [sys.executable, "-m", "tests.gpu.run", "--within", f"{limit_s:.1f}", "--one", name]
-    if report.path is not None:
-        command += ["--output", str(report.path)]
+    command += ["--output", str(report.path)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -189,17 +188,18 @@ def main() -> int:
     if options.one is not None:
         faulthandler.dump_traceback_later(max(1.0, options.within - LAST_WORDS_S), exit=True)
         return int(not import_module(f"tests.gpu.{options.one}").measure(_found(options.output)))
-    report = Report(torch.cuda.get_device_name(), options.output)
-    say(f"{report.gpu}, torch {torch.__version__}, CUDA {torch.version.cuda}")
-    return int(not run_parts(options.parts, report))
+    with tempfile.TemporaryDirectory() as beside:  # later parts read what earlier ones have found
+        path = options.output or Path(beside) / "found.json"
+        report = Report(torch.cuda.get_device_name(), path)
+        say(f"{report.gpu}, torch {torch.__version__}, CUDA {torch.version.cuda}")
+        return int(not run_parts(options.parts, report))
 
 
-def _found(path: Path | None) -> dict[str, float]:
+def _found(path: Path) -> dict[str, float]:
     """What earlier parts have measured, by row."""
-    with suppress(OSError, ValueError):
-        if path is not None:
-            return {row["name"]: row["measured"] for row in json.loads(path.read_text())["rows"]}
-    return {}
+    if not path.exists():
+        return {}
+    return {row["name"]: row["measured"] for row in json.loads(path.read_text())["rows"]}
 
 
 if __name__ == "__main__":

@@ -216,7 +216,8 @@ def step(bench: Bench, n_sequences: int, n_context: int, bytes_ms: float, n_step
     emit(Row(name=name, measured=took.step, floor=floor, key=key if key in WANTED else None))
     emit(Row(name=f"the device's own time of a step, {of}", measured=device_ms, floor=floor))
     if n_sequences > 1:
-        emit(Row.of("busy", took.step, floor=device_ms))
+        emit(Row(name=f"the loop's step over the device's own, {of}", measured=took.step,
+                 floor=device_ms))  # fmt: skip
     emit(Row(name=f"asking for a step, {of}", measured=took.asked))
     emit(Row(name=f"CPU time of asking for a step, {of}", measured=took.cpu))
 

@@ -75,7 +75,6 @@ def test_what_is_measured_is_in_the_file_as_it_comes(tmp_path: Path) -> None:
 
     def run_and_look(name: str, limit_s: float, report: Report) -> str:
         error = run_as_told(name, limit_s, report)
-        assert report.path is not None
         seen.append(len(json.loads(report.path.read_text())["rows"]))
         return error
 
@@ -86,11 +85,13 @@ def test_what_is_measured_is_in_the_file_as_it_comes(tmp_path: Path) -> None:
     assert json.loads(report.encoded())["not_measured"] == []
 
 
-def test_a_part_that_fails_costs_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_that_fails_costs_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail_once(name: str, limit_s: float, report: Report) -> str:
         return "exit status 1" if name == "steps" else run_as_told(name, limit_s, report)
 
-    report = Report("a GPU")
+    report = Report("a GPU", tmp_path / "found.json")
     assert not run_parts(["kernels", "steps", "pulls"], report, fail_once)
     assert {row.key for row in report.rows} == {"decode attention", "prefill attention", "pull"}
     said = capsys.readouterr().out
@@ -99,7 +100,9 @@ def test_a_part_that_fails_costs_no_other(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(("floor", "begun"), [(1.0, ["kernels", "tiles"]), (1.9, ["kernels"])])
-def test_tiles_are_timed_where_attention_was_slow(floor: float, begun: list[str]) -> None:
+def test_tiles_are_timed_where_attention_was_slow(
+    tmp_path: Path, floor: float, begun: list[str]
+) -> None:
     parts: list[str] = []
 
     def note(name: str, _limit_s: float, report: Report) -> str:
@@ -107,11 +110,11 @@ def test_tiles_are_timed_where_attention_was_slow(floor: float, begun: list[str]
         report.rows.append(Row.of("decode attention", 2.0, floor=floor))
         return ""
 
-    run_parts(["kernels", "tiles"], Report("a GPU"), note)
+    run_parts(["kernels", "tiles"], Report("a GPU", tmp_path / "found.json"), note)
     assert parts == begun
 
 
-def test_there_is_a_time_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_time_for_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "TOTAL_S", 20.0)
     limits: list[float] = []
 
@@ -122,13 +125,15 @@ def test_there_is_a_time_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    report = Report("a GPU")
+    report = Report("a GPU", tmp_path / "found.json")
     run_parts(["kernels", "steps"], report, take)
     assert limits == [20.0]
     assert report.errors == {"steps": "no time was left"}
 
 
-def test_a_part_s_process_is_heard_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_s_process_is_heard_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Though it has started others that would go on."""
     code = (
         "import subprocess, sys, time\n"
@@ -141,7 +146,7 @@ def test_a_part_s_process_is_heard_and_ended(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         subprocess, "Popen", lambda _command, **how: real([sys.executable, "-c", code], **how)
     )
-    report = Report("a GPU")
+    report = Report("a GPU", tmp_path / "found.json")
     began = time.monotonic()
     assert run_part("kernels", 1.0, report) == "not done after 1 s"
     assert time.monotonic() - began < 30

@@ -36,7 +36,7 @@ def test_steps_and_prompts_are_measured(capsys: pytest.CaptureFixture[str]) -> N
     products(bench, 2, 1e6, 1e6)
     said = capsys.readouterr().out.splitlines()
     rows = [json.loads(line.removeprefix(ROW)) for line in said if line.startswith(ROW)]
-    assert [row["key"] for row in rows if row["key"]] == ["step 1", "busy", "prompt"]
+    assert [row["key"] for row in rows if row["key"]] == ["step 1", "prompt"]
     assert len(rows) == 15
     assert all(row["measured"] > 0 and (row["floor"] or 1) > 0 for row in rows)
 
