@@ -136,6 +136,18 @@ def test_cancelled_pulls_give_their_slots_back_when_nothing_is_written_any_more(
     assert reader.holds(copies)
 
 
+def test_a_device_may_write_for_longer_than_a_peer_may_be_silent(
+    ends: tuple[Reader, Reader],
+) -> None:
+    """All that was asked for is here: where the link is opened anew nothing is asked for again."""
+    owner, reader = ends
+    copies = copies_now(owner)[:1]
+    fake_of(reader).copy_s = 0.7 * TIMEOUT_S
+    assert reader.pull(owner.key, copies) == (Status.DONE, "")
+    assert reader.holds(copies)
+    assert reader.transport.alive
+
+
 def test_a_page_reused_while_the_device_copies_it_is_not_sent(ends: tuple[Reader, Reader]) -> None:
     owner, reader = ends
     copies = copies_now(owner)

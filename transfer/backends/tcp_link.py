@@ -292,7 +292,7 @@ class Link:
         self._asked.clear()
         for job in self._jobs:
             job.n_asked = job.n_here
-        self._to_ask = deque(self._jobs)
+        self._to_ask = deque(job for job in self._jobs if job.n_asked < len(job.windows))
         self.ask_more()
 
     def _open(self) -> "zmq.Socket[bytes]":
