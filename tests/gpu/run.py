@@ -109,7 +109,7 @@ def run_part(name: str, limit_s: float, report: Report) -> str:
     command = [sys.executable, "-m", "tests.gpu.run", "--within", f"{limit_s:.1f}", "--one", name]
     command += ["--output", str(report.path)]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
     )
     timed_out = threading.Event()
 
