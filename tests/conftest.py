@@ -26,6 +26,7 @@ def default_model() -> Path:
     return fetch(DEFAULT_MODEL, cache_dir=cache_dir(load_serve([], os.environ)))
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist's, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     _group(items)
     _skip_without_gpu(items)
