@@ -5,6 +5,7 @@ What is written is the nearest of e4m3, whose 3 bits of mantissa put it within 2
 within 2^-10 of the scale, whichever is more.
 """
 
+import mmap
 import random
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.ids import PageId
 from common.kernels import ops, reference
 from common.kernels.attention_rows import native_pages
 from common.kv.cache import KVCache
@@ -216,6 +218,22 @@ def test_a_row_s_bits_depend_on_that_row_alone(n_rep: int, head_dim: int, page_t
             of_one.append(part)
     for of_one, wanted in zip(parts, whole, strict=True):
         assert torch.equal(torch.cat(of_one), wanted)
+
+
+def test_pages_beyond_two_to_the_31_floats() -> None:
+    """Scales are floats: the last page of a sparse pool, of which nothing else is touched."""
+    kv = fp8_pool(Heads(n_kv_heads=2, n_rep=2, head_dim=64), 1, 16, 2).spec
+    n_pages = 2**33 // kv.page_bytes + 2
+    mapped = mmap.mmap(-1, n_pages * kv.page_bytes)
+    pool = KVCache(kv, np.frombuffer(mapped, np.uint8).reshape(n_pages, kv.page_bytes))
+    last = (n_pages - 1) * kv.page_tokens
+    q, k, v = (normal(2, n, 64, seed=n) for n in (4, 2, 2))
+    table = torch.cat((torch.ones(1, 32), torch.zeros(1, 32)), dim=1)
+    ops.rope_and_write(q, k, v, table, torch.zeros(2, dtype=torch.int64),
+                       torch.tensor([last, last + 1]), pool.layer(1))  # fmt: skip
+    sequence = Sequence(q_SND=q, k_SGD=k, v_SGD=v, pages=[PageId(n_pages - 1)], written=2)
+    check(pool, sequence, attend(pool, [(sequence, 2)], torch.float32)[0])
+    check(pool, sequence, attend(pool, [(sequence, 1)], torch.float32)[0])
 
 
 def test_a_token_s_bytes_depend_on_that_token_alone() -> None:
