@@ -3,6 +3,7 @@
 A value from outside can neither break a line nor forge one. Must not decide what is logged.
 """
 
+import errno
 import json
 import logging
 import os
@@ -150,6 +151,27 @@ def _shortened(text: str) -> str:
     return f"{text[:_MAX_VALUE_CHARS]}... ({len(text)} characters)"
 
 
+def _to_append(path: str, flags: int = os.O_CREAT) -> int:
+    """A descriptor. Whoever reads a pipe slowly, or not at all, is not waited for. Raises
+    SetupError."""
+    try:
+        return os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o644
+        )
+    except OSError as error:
+        nobody = error.errno == errno.ENXIO
+        why = "a pipe that nobody reads" if nobody else error.strerror
+        raise SetupError(f"--request-log {path}: {why}") from error
+
+
+def check_request_log(path: str) -> None:
+    """Raises SetupError where it cannot be written, as far as that is known without making it."""
+    if os.path.lexists(path):
+        os.close(_to_append(path, 0))
+    elif not os.access(Path(path).parent, os.W_OK | os.X_OK):
+        raise SetupError(f"--request-log {path}: no file can be made there")
+
+
 class RequestLog:
     """One JSON line per event of a request's life. Many processes may append to one file.
 
@@ -162,11 +184,7 @@ class RequestLog:
 
     def __init__(self, path: str | None, instance: InstanceId, role: Role) -> None:
         """`path`: what --request-log says. Raises SetupError where it cannot be appended to."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        try:
-            self._fd = None if path is None else os.open(path, flags, 0o644)
-        except OSError as error:
-            raise SetupError(f"--request-log {path}: {error.strerror}") from error
+        self._fd = None if path is None else _to_append(path)
         self._reader: int | None = None
         if path is not None and Path(path).is_file():  # no pipe, whose end is not to be read
             with suppress(OSError):  # to be written only

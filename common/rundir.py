@@ -3,6 +3,7 @@
 Must hold only names that vanish with their owners: no data.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -44,8 +45,14 @@ def host_id() -> HostId:
 def temporary() -> Generator[Path]:
     """One's own for as long as one lives, among the temporary files. Those of processes that were
     killed go first: its lock is what tells a living one's, and the kernel lets go of it."""
-    _remove_abandoned(Path(tempfile.gettempdir()))
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    try:
+        _remove_abandoned(Path(tempfile.gettempdir()))
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    except OSError as error:
+        raise SetupError(
+            f"no temporary directory can be made for sockets ({error.strerror}): give --run-dir, "
+            "or the variable TMPDIR"
+        ) from error
     try:
         with _locked(path):
             yield path
@@ -83,11 +90,35 @@ def make_private(run_dir: Path) -> None:
         found = run_dir.stat()
     except OSError as error:
         raise SetupError(f"run directory {run_dir}: {error.strerror}") from error
+    check_private(run_dir, found)
+
+
+def check_private(run_dir: Path, found: os.stat_result) -> None:
+    """Raises SetupError where that directory, as it was found, is not one's own, to be used, and
+    closed to others."""
+    if not stat.S_ISDIR(found.st_mode):
+        raise SetupError(f"run directory {run_dir}: {os.strerror(errno.ENOTDIR)}")
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise SetupError(
             f"run directory {run_dir} must be yours alone (owner {found.st_uid}, mode "
             f"{found.st_mode & 0o777:o}; needed: owner {os.geteuid()}, mode 700)"
         )
+    if not os.access(run_dir, os.R_OK | os.W_OK | os.X_OK):
+        raise SetupError(f"run directory {run_dir}: its owner may not write there")
+
+
+def check_run_dir(given: str | None) -> None:
+    """Raises SetupError where a server could not use that directory (None: a temporary one), as far
+    as that is known without making it."""
+    try:
+        run_dir = Path(given or tempfile.gettempdir(), "" if given else f"{_PREFIX}12345678")
+        if run_dir.exists():
+            check_private(run_dir, run_dir.stat())
+        elif not os.access(next(one for one in run_dir.parents if one.exists()), os.W_OK | os.X_OK):
+            raise SetupError(f"run directory {run_dir}: it cannot be made there")
+    except OSError as error:
+        raise SetupError(f"run directory {given or ''}: {error.strerror}") from error
+    _check_length(run_dir / f"{'0' * SHORT_INSTANCE}.pages")
 
 
 def make_clean(run_dir: Path) -> None:
@@ -140,10 +171,14 @@ def socket_file(run_dir: Path, name: str) -> Path:
     """Where a Unix socket of that name lies. Raises SetupError: no private directory, long path."""
     make_private(run_dir)
     path = run_dir / name
+    _check_length(path)
+    return path
+
+
+def _check_length(path: Path) -> None:
     n_bytes = len(os.fsencode(path))
     if n_bytes > _MAX_PATH_BYTES:
         raise SetupError(
             f"{path}: {n_bytes} bytes are too many for a Unix socket's path "
             f"({_MAX_PATH_BYTES}): choose a shorter run directory"
         )
-    return path

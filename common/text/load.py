@@ -49,11 +49,18 @@ def load_text_model(path: Path, *, chat_template: Path | None = None) -> TextMod
         raise SetupError(f"{path} is neither a model directory nor a .gguf file")
     if chat_template is None:
         return model
-    try:
-        source = chat_template.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"--chat-template {chat_template}: {error}") from error
+    source = read_template(chat_template)
     return replace(model, template=_template({"default": source}, model.tokenizer))
+
+
+def read_template(path: Path) -> str:
+    """Its source. Raises SetupError."""
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise SetupError(f"--chat-template {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SetupError(f"--chat-template {path}: {error}") from error
 
 
 def _from_gguf(path: Path) -> TextModel:

@@ -198,8 +198,16 @@ def model(config: ServeConfig) -> Model:
     )
 
 
+def _is_there(path: Path) -> bool:
+    """And may be looked at."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _disk(directory: Path) -> Disk:
-    there = next(path for path in (directory, *directory.parents) if path.exists())
+    there = next(path for path in (directory, *directory.parents) if _is_there(path))
     return Disk(
         path=str(directory),
         free_bytes=shutil.disk_usage(there).free,

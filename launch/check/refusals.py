@@ -5,16 +5,27 @@ Starts nothing, fetches nothing; a port is bound for a moment.
 
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from common.config import ServeConfig, WorkerConfig
 from common.errors import SetupError
+from common.log import check_request_log
 from common.model.description import read_spec
 from common.model.spec import ModelSpec
+from common.rundir import check_run_dir
+from common.text.load import read_template
 from launch.check.facts import Refusal
-from launch.checks import check_pages, check_processors, checked, local_workers
+from launch.checks import (
+    check_page_dtypes,
+    check_pages,
+    check_processors,
+    checked,
+    local_workers,
+)
 from launch.fetch import located, model_name
+from launch.gateway.traces_endpoint import traces_url
 from launch.security import api_keys, check_control, check_tls
 from launch.settings import cache_dir
 
@@ -28,8 +39,12 @@ def refusals(config: ServeConfig) -> tuple[Refusal, ...]:
         ("port", lambda: _bind("--host", config.host, "--port", config.port)),
         ("port", lambda: _bind_control(config)),
         ("cores", lambda: check_processors(_workers(config))),
+        ("gpu", lambda: check_page_dtypes(_workers(config))),
         ("model", lambda: _model(config)),
         ("memory", lambda: _check_pages(config)),
+        ("run dir", lambda: check_run_dir(config.run_dir)),
+        ("files", lambda: _check_files(config)),
+        ("traces", lambda: _check_traces(config)),
     ]
     told: list[Refusal] = []
     for topic, ask in questions:
@@ -38,6 +53,19 @@ def refusals(config: ServeConfig) -> tuple[Refusal, ...]:
         except SetupError as error:
             told.append(Refusal(topic=topic, text=str(error)))
     return tuple(told)
+
+
+def _check_files(config: ServeConfig) -> None:
+    """Those that are named and must be there, or be written to. Raises SetupError."""
+    if config.chat_template is not None:
+        read_template(Path(config.chat_template))
+    if config.request_log is not None:
+        check_request_log(config.request_log)
+
+
+def _check_traces(config: ServeConfig) -> None:
+    if config.otlp_traces_endpoint is not None:
+        traces_url(config.otlp_traces_endpoint)
 
 
 def _workers(config: ServeConfig) -> list[WorkerConfig]:
@@ -58,6 +86,7 @@ def _model(config: ServeConfig) -> ModelSpec | None:
 def _check_pages(config: ServeConfig) -> None:
     """Of a model that is here, and otherwise well."""
     try:
+        check_page_dtypes(_workers(config))
         model = _model(config)
     except SetupError:  # told already
         return

@@ -35,10 +35,15 @@ class Source:
 
     def ask(self) -> tuple[Status, bytes]:
         """The document, and as it came. Raises NoStatus."""
+        if not (self.api_key or "-").isascii() or not (self.api_key or "-").isprintable():
+            raise NoStatus("the API key has characters that no key has")
         headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
         # No proxy: whoever watches a server reaches it.
         opener = build_opener(ProxyHandler({}), HTTPSHandler(context=self._context()))
-        request = Request(f"{self.url}/status", headers=headers)
+        try:
+            request = Request(f"{self.url}/status", headers=headers)
+        except ValueError as error:
+            raise SetupError(f"--url {self.url}: {error}") from None
         try:
             with opener.open(request, timeout=_TIMEOUT_S) as answer:
                 content = answer.read()
@@ -48,8 +53,8 @@ class Source:
         except (OSError, HTTPException) as error:
             reason = error.reason if isinstance(error, URLError) else error
             raise NoStatus(self._unreached(reason)) from None
-        except ValueError:  # of a header
-            raise NoStatus("the API key has characters that no key has") from None
+        except ValueError as error:  # a name that none can have
+            raise SetupError(f"--url {self.url}: {error}") from None
         try:
             return msgspec.json.decode(content, type=Status), content
         except msgspec.DecodeError as error:

@@ -13,7 +13,7 @@ from launch.status.screen import lines
 
 _URL = "http://127.0.0.1:8000"
 _CLEAR = "\033[H\033[2J\033[3J"
-_MIN_INTERVAL_S = 0.1
+_MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,10 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str], *, on_terminal: boo
     options, rest = parser.parse_known_args(argv)
     if rest:
         raise SetupError(refusal(rest, parser.flags()))
-    if options.interval < _MIN_INTERVAL_S:
-        raise SetupError(f"--interval {options.interval:g}: must be at least {_MIN_INTERVAL_S}")
+    if not _MIN_INTERVAL_S <= options.interval <= _MAX_INTERVAL_S:
+        raise SetupError(
+            f"--interval {options.interval:g}: must be from {_MIN_INTERVAL_S} to {_MAX_INTERVAL_S}"
+        )
     if options.requests < 0:
         raise SetupError(f"--requests {options.requests}: must be at least 0")
     source = Source(

@@ -27,7 +27,7 @@ def lines(status: Status, *, n_requests: int) -> list[str]:
         table(_request_rows(status.requests[:n_requests])) if n_requests else [],
     ]
     shown = [block for block in blocks if block]
-    return [line for block in shown for line in (*block, "")][:-1]
+    return [visible(line) for block in shown for line in (*block, "")][:-1]
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -37,6 +37,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """
     if len(rows) < 2:
         return []
+    rows = [list(map(visible, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         _GAP.join(
@@ -45,6 +46,13 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def visible(text: str) -> str:
+    """What others have named (a model, say) cannot steer a terminal."""
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 def _head(status: Status) -> list[str]:

@@ -3,9 +3,11 @@
 import io
 import json
 import logging
+import os
 import re
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -213,3 +215,26 @@ def test_after_a_full_disk_a_line_begins_a_line(tmp_path: Path) -> None:
         log.close()
     assert len(path.read_text().splitlines()) == 6
     assert [line.attempt for line in read_log(path)] == [0, 2, 3, 4]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(SetupError, match="a pipe that nobody reads"):
+        RequestLog(str(path), InstanceId("d"), Role.DECODE)
+    with open_pipe(path):
+        log = RequestLog(str(path), InstanceId("d"), Role.DECODE)
+        for _ in range(2000):  # nobody takes them
+            log.write("queued", T, 0, {"text": "x" * 100})
+        assert log.lost_lines > 0
+        log.close()
+
+
+@contextmanager
+def open_pipe(path: Path) -> Iterator[None]:
+    """A reader, who does not read."""
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield
+    finally:
+        os.close(reader)

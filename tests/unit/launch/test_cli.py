@@ -111,3 +111,35 @@ def test_who_reads_no_more_is_told_no_more() -> None:
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def in_shell(script: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`script` may say `baton`, and redirect it."""
+    said = " ".join(f"{name}={value}" for name, value in {"PYTHONPATH": HOME, **environ}.items())
+    command = f'env {said} "{sys.executable}" -P -m launch.cli'
+    return subprocess.run(
+        ["bash", "-c", f'baton() {{ {command} "$@"; }}; {script}'],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("baton --version >&-", ""),
+        ("baton --version <&- >&- 2>&-", ""),
+        ("baton --version >/dev/full", "baton: No space left on device\n"),
+    ],
+)
+def test_a_standard_stream_that_is_closed_or_full(script: str, said: str) -> None:
+    ended = in_shell(script)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1 if said else 0, "", said)
+
+
+def test_what_a_terminal_has_no_letters_for_is_escaped(tmp_path: Path) -> None:
+    name = tmp_path / "ü模.gguf"
+    ended = in_shell(f"baton check --model '{name}' --port 0", PYTHONIOENCODING="ascii:strict")
+    assert ended.returncode == 1
+    assert f"model: {tmp_path}/\\xfc\\u6a21.gguf does not exist" in ended.stdout

@@ -2,6 +2,7 @@ import hashlib
 import io
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
@@ -189,3 +190,16 @@ def test_looking_for_a_model_fetches_nothing(tmp_path: Path) -> None:
     assert located(str(file), cache_dir=cache) == file
     with pytest.raises(SetupError, match="does not exist"):
         located(str(tmp_path / "none.gguf"), cache_dir=cache)
+
+
+@pytest.mark.parametrize("look", [resolve_model, located])
+def test_where_the_system_does_not_let_us_look(
+    look: Callable[..., Path | None], tmp_path: Path
+) -> None:
+    long = "x" * 300
+    with pytest.raises(SetupError, match=f"^model: {long}: File name too long$"):
+        look(long, cache_dir=tmp_path)
+    with pytest.raises(SetupError, match=f"^cache_dir: .*{long}: File name too long$"):
+        look(None, cache_dir=tmp_path / long)
+    with pytest.raises(SetupError, match="nobody knows whose home ~ is"):
+        look("~nobody-is-called-so/m.gguf", cache_dir=tmp_path)

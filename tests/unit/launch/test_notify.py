@@ -62,6 +62,9 @@ def test_it_beats_twice_as_often_as_is_asked_for(manager: socket.socket) -> None
     [
         {},
         {"WATCHDOG_USEC": "20000"},  # nobody listens
+        {"NOTIFY_SOCKET": "/nowhere/notify", "WATCHDOG_USEC": "0"},  # none is wanted
+        {"NOTIFY_SOCKET": "/nowhere/notify", "WATCHDOG_USEC": "soon"},
+        {"NOTIFY_SOCKET": f"/nowhere/{'x' * 300}"},
         {"NOTIFY_SOCKET": "/nowhere/notify"},
         {"NOTIFY_SOCKET": "/nowhere/notify", "WATCHDOG_USEC": "20000", "WATCHDOG_PID": "1"},
     ],
@@ -70,3 +73,9 @@ def test_it_is_silent_where_nobody_listens(environ: dict[str, str]) -> None:
     notifier = Notifier(environ)
     notifier.ready("serving")
     asyncio.run(asyncio.wait_for(notifier.beat(), 1))
+
+
+def test_it_does_not_beat_all_the_time() -> None:
+    environ = {"NOTIFY_SOCKET": "/nowhere/notify", "WATCHDOG_USEC": "1"}
+    beat_s = Notifier(environ).beat_s
+    assert beat_s is not None and beat_s >= 0.001

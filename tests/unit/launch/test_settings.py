@@ -394,3 +394,21 @@ def test_the_model_may_stand_without_its_flag_as_in_vllm() -> None:
     assert load_serve(["some/model", "--port", "81"], {}).model == "some/model"
     with pytest.raises(SetupError, match="unexpected argument 'b'"):
         load_serve(["--model", "a", "b"], {})
+
+
+def test_a_file_as_editors_of_windows_write_it(toml: Path) -> None:
+    toml.write_bytes(b"\xef\xbb\xbfmax_model_len = 4096\r\n[prefill]\r\nworkers = 2\r\n")
+    config = serve("--config", str(toml))
+    assert (config.max_model_len, config.prefill.workers) == (4096, 2)
+
+
+def test_the_name_of_a_file_that_is_empty() -> None:
+    assert refusal("--config=") == "--config: the name of the file is empty"
+    assert refusal(BATON_CONFIG="") == "--config: the name of the file is empty"
+
+
+def test_a_text_that_is_no_utf_8() -> None:
+    assert refusal("--run-dir", "/tmp/\udcff").startswith("--run-dir /tmp/\udcff: must be text")
+    assert refusal(BATON_SERVED_MODEL_NAME="\udcff").startswith("BATON_SERVED_MODEL_NAME=")
+    with pytest.raises(SetupError, match="--join"):
+        load_worker(Role.DECODE, ["--join", "tcp://\udcff:1"], {})

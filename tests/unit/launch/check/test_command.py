@@ -1,6 +1,7 @@
 """`baton check` on the machine that the tests run on."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -54,6 +55,37 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert stops["model"] == [f"model: {tmp_path}/none.gguf does not exist"]
 
 
+def test_files_that_the_server_could_not_use(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir(mode=0o755)
+    os.mkfifo(tmp_path / "pipe")
+    cache = ("--port", "0", "--cache-dir", str(tmp_path))
+    for run_dir, says in (
+        ("file", "Not a directory"),
+        ("open", "must be yours alone"),
+        ("x" * 90, "too many for a Unix socket's path"),
+        ("x" * 300, "File name too long"),
+        ("file/below", "it cannot be made there"),
+    ):
+        (told,) = found("--run-dir", str(tmp_path / run_dir), *cache)[1]["run dir"]
+        assert says in told
+    assert found("--run-dir", str(tmp_path / "new"), *cache)[1] == {}
+    assert not (tmp_path / "new").exists()
+    for flag, name, says in (
+        ("--request-log", "open", "Is a directory"),
+        ("--request-log", "nowhere/log", "no file can be made there"),
+        ("--request-log", "pipe", "a pipe that nobody reads"),
+        ("--chat-template", "none.jinja", "No such file or directory"),
+    ):
+        assert found(flag, str(tmp_path / name), *cache)[1] == {
+            "files": [f"{flag} {tmp_path / name}: {says}"]
+        }
+    assert found("--request-log", str(tmp_path / "new.log"), *cache)[1] == {}
+    assert not (tmp_path / "new.log").exists()
+    (told,) = found("--otlp-traces-endpoint", "nonsense", *cache)[1]["traces"]
+    assert "must be the URL of a collector" in told
+
+
 def test_cpus_that_there_are_not_are_of_the_cores(tmp_path: Path) -> None:
     _, stops = found("--port", "0", "--cpus", "0-4000", "--cache-dir", str(tmp_path))
     assert set(stops) == {"cores"}
@@ -97,3 +129,12 @@ def test_the_text_ends_with_the_verdict() -> None:
     assert as_text(few, found_in(few)).splitlines()[-1] == (
         "nothing of this would stop it from serving; 1 warning"
     )
+
+
+def test_pages_that_workers_on_cpus_cannot_keep_are_told_once(tmp_path: Path) -> None:
+    flags = ("--kv-cache-dtype", "fp8", "--port", "0", "--cache-dir", str(tmp_path))
+    code, stops = found(*flags)
+    assert (code, set(stops)) == (1, {"gpu"})
+    (text,) = stops["gpu"]
+    assert text.startswith("--kv-cache-dtype fp8: prefill-0 computes on the CPU")
+    assert found(*flags, "--devices", "interpreter")[1] == {}

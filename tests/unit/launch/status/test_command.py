@@ -122,7 +122,10 @@ def test_no_server_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str
     ("argv", "message"),
     [
         (["--wacht"], "unknown flag --wacht; did you mean --watch?"),
-        (["--interval", "0"], "--interval 0: must be at least 0.1"),
+        (["--interval", "0"], "--interval 0: must be from 0.1 to 86400"),
+        (["--interval", "nan"], "--interval nan: must be from 0.1 to 86400"),
+        (["--interval", "inf"], "--interval inf: must be from 0.1 to 86400"),
+        (["--url", "http://[::1"], "--url http://[::1: Invalid IPv6 URL"),
         (["--requests", "-1"], "--requests -1: must be at least 0"),
         (["--url", "ftp://x"], "--url ftp://x: must be http://HOST:PORT"),
     ],

@@ -55,6 +55,20 @@ def test_a_gateway_that_is_missing_is_said_to_be() -> None:
     assert told == "gateway-1 ended with signal 9; what it knows is in none of these figures"
 
 
+def test_names_do_not_steer_the_terminal() -> None:
+    [worker] = [one for one in AT_WORK.workers if one.name == "decode-0"]
+    hostile = replace(
+        AT_WORK,
+        model="m\x1b[2J\nNOT READY ünï",
+        workers=(replace(worker, name="x\x9b31m", trouble="\u202eready"),),
+    )
+    shown = lines(hostile, n_requests=0)
+    assert all(line.isprintable() for line in shown)
+    assert shown[0].startswith(r"m\x1b[2J\nNOT READY ünï  ready")
+    heading, row = (line for line in shown if line.startswith(("worker ", r"x\x9b31m ")))
+    assert len(heading) == len(row)
+
+
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
     assert table([["a", "n"], ["long", "1,000"], ["b", ""]]) == ["a         n", "long  1,000", "b"]
     assert table([["a", "n"]]) == []
