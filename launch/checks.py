@@ -65,12 +65,16 @@ def checked(config: ServeConfig, workers: Sequence[WorkerConfig]) -> ModelIdenti
 
 
 def check_processors(workers: Sequence[WorkerConfig]) -> None:
-    """Raises SetupError where a worker is to be pinned to CPUs that there are not, or to keep pages
-    on a CPU that only GPUs can read."""
+    """Raises SetupError where a worker is to be pinned to CPUs that there are not."""
     for worker in workers:
-        check_page_dtype(worker)
         if worker.cpus is not None:
             check_cpus(worker.cpus)
+
+
+def check_page_dtypes(workers: Sequence[WorkerConfig]) -> None:
+    """Raises SetupError where a worker on a CPU is to keep pages that only GPUs can read."""
+    for worker in workers:
+        check_page_dtype(worker)
 
 
 def check_pages(workers: Sequence[WorkerConfig], model: ModelSpec) -> None:
