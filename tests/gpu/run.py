@@ -46,6 +46,7 @@ PARTS = {
     "tokens": Part(90.0, ("tokens",)),
     "handoff": Part(140.0, ("second token", "busy")),
     "checks": Part(120.0),
+    "fp8": Part(40.0),
     "tiles": Part(120.0, for_missed=("decode attention", "prefill attention")),
 }
 
