@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 PYTHONS ?=
 JOBS ?= auto
-PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-full check lint types imports wheel docs deploy-check clean

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -9,8 +10,10 @@ from hypothesis import settings
 from launch.fetch import DEFAULT_MODEL, fetch
 from launch.settings import cache_dir, load_serve
 
-_HERE = Path(__file__).parent
-_WITH_SERVERS = ("system", "clients", "browser")
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+
+    from tests.scheduling import Together
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read once, when Triton is first imported
 
@@ -26,22 +29,15 @@ def default_model() -> Path:
     return fetch(DEFAULT_MODEL, cache_dir=cache_dir(load_serve([], os.environ)))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist's, which reads the groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Together":
+    """Where tests are run at once."""
+    from tests.scheduling import Together
+
+    return Together(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    _group(items)
-    _skip_without_gpu(items)
-
-
-def _group(items: list[pytest.Item]) -> None:
-    """Of what is run at once: tests that start servers share them, and the cores; so they follow
-    each other. The others of one file stay together, for what its fixtures cost."""
-    for item in items:
-        part = item.path.relative_to(_HERE)
-        group = "servers" if part.parts[0] in _WITH_SERVERS else str(part)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _skip_without_gpu(items: list[pytest.Item]) -> None:
     """Tests marked `gpu` are skipped where there is none; others never import torch for this."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
