@@ -105,8 +105,12 @@ def test_biases_and_penalties(ask: Asker, greedy: Answer, text: TextModel) -> No
     assert said_before.isdisjoint(distinct)
 
 
-def test_what_answers_are_made_of(ask: Asker, greedy: Answer, text: TextModel) -> None:
+@pytest.mark.parametrize("mode", ["sync", "async stream"])
+def test_what_answers_are_made_of(
+    server: RunningServer, mode: Mode, greedy: Answer, text: TextModel
+) -> None:
     """On the way: the first token is drawn by one worker, the others by another."""
+    ask = Asker(server, mode)
     first, second, third, *_ = greedy.only.tokens
     word = text.tokenizer.text_of(second).strip()
     assert len(spellings(word, text.tokenizer)) == 2  # as it begins a text, and within one

@@ -91,6 +91,10 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
 
+OF_TAGS = ("structures", "triggers", "format")
+"""Fields of `ResponseFormat` that are for structural tags alone."""
+
+
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What an answer must be, as vLLM says it: one of these."""
 

@@ -137,8 +137,9 @@ class Drawing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     bad_words: Annotated[
         Annotated[list[BadWord], Meta(max_length=MAX_BAD_WORDS)] | None,
         Meta(
-            description="texts that an answer does not say, as they are spelt at its begin and, if "
-            "in as many tokens, behind a space; they give way where nothing else may be said"
+            description="texts that an answer does not say, as they are spelt at its beginning "
+            "and, if in as many tokens, behind a space; they give way where nothing else may be "
+            "said"
         ),
     ] = None
     ignore_eos: Annotated[bool, Meta(description="the model's end tokens do not end an answer")] = (

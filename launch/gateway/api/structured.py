@@ -15,7 +15,7 @@ from common.text.grammar import (
 )
 from common.text.structural_tags import Tagged, of_structural_tags
 from launch.gateway.api.decoding import shown
-from launch.gateway.api.form_bodies import ANY_NUMBER, ResponseFormat, StructuredOutputs
+from launch.gateway.api.form_bodies import ANY_NUMBER, OF_TAGS, ResponseFormat, StructuredOutputs
 from launch.gateway.api.requests import Sampling
 from launch.gateway.api.served import Served
 
@@ -61,7 +61,10 @@ def _refuse_what_runs_on(request: Sampling, param: str) -> None:
 
 
 def _of_format(asked: ResponseFormat | None) -> tuple[str, str] | None:
-    if asked is None or asked.type == "text":
+    if asked is None:
+        return None
+    _refuse_tags_elsewhere(asked)
+    if asked.type == "text":
         return None
     if asked.type == "json_object":
         return "response_format", of_json_schema(_ANY_OBJECT)
@@ -75,6 +78,15 @@ def _of_format(asked: ResponseFormat | None) -> tuple[str, str] | None:
         )
     param = "response_format.json_schema.schema"
     return param, of_json_schema(body.schema, param=param)
+
+
+def _refuse_tags_elsewhere(asked: ResponseFormat) -> None:
+    for name in OF_TAGS:
+        if asked.type != "structural_tag" and getattr(asked, name) is not None:
+            raise ClientError(
+                f"response_format.{name} is for type structural_tag, and the type is {asked.type}",
+                param=f"response_format.{name}",
+            )
 
 
 def _of_tags(asked: ResponseFormat, param: str) -> str:

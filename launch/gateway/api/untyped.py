@@ -6,7 +6,7 @@ Must allow nothing that is refused, as far as a schema can tell.
 from collections.abc import Sequence
 from typing import Any
 
-from launch.gateway.api.form_bodies import StructuredOutputs
+from launch.gateway.api.form_bodies import OF_TAGS, StructuredOutputs
 from launch.gateway.api.item_conversation import TEXTS
 from launch.gateway.api.requests import MAX_CHOICES, MAX_INT, SERVED
 
@@ -189,6 +189,7 @@ OBJECTS: dict[str, dict[str, Any]] = {
             {
                 "if": {"properties": {"type": {"const": "structural_tag"}}},
                 "then": {"oneOf": [_given("structures", "triggers"), _given("format")]},
+                "else": {"properties": {name: {"type": "null"} for name in OF_TAGS}},
             },
         ]
     },

@@ -6,13 +6,20 @@ from typing import Any
 import pytest
 
 from common.errors import ClientError
-from launch.gateway.api.amounts import MAX_ENTRIES
+from launch.gateway.api import amounts, long_prompts
 from launch.gateway.api.decoding import decode_any
 from launch.gateway.api.long_prompts import decode_completion
 from launch.gateway.api.requests import MAX_CHOICES, CompletionRequest
 
-LEN = 1000
+MAX_ENTRIES = 2**14  # in these tests
+LEN = 100
 FULL: list[Any] = [[7] * LEN for _ in range(MAX_ENTRIES // LEN + 1)]
+
+
+@pytest.fixture(autouse=True)
+def few_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (amounts, long_prompts):
+        monkeypatch.setattr(module, "MAX_ENTRIES", MAX_ENTRIES)
 
 
 def body(prompt: object = FULL, **fields: object) -> bytes:
@@ -36,13 +43,13 @@ def test_they_are_read_as_others_are() -> None:
 def test_each_prompt_is_counted_before_it_is_decoded() -> None:
     flat = body([7] * (MAX_ENTRIES + 1))
     assert refusal(flat)[2].startswith(
-        "This model's maximum context length is 1000 tokens, but 262145 tokens of prompt"
+        "This model's maximum context length is 100 tokens, but 16385 tokens of prompt"
     )
     assert refusal(body([*FULL, [7] * (LEN + 1)]))[2].startswith(
-        "This model's maximum context length is 1000 tokens, but 1001 tokens of prompt"
+        "This model's maximum context length is 100 tokens, but 101 tokens of prompt"
     )
     cut = body([7] * (MAX_ENTRIES + 1), truncate_prompt_tokens=4)
-    told = "prompt has 262145 token ids; at most 262144 are taken to be truncated"
+    told = "prompt has 16385 token ids; at most 16384 are taken to be truncated"
     assert refusal(cut) == ("prompt", 400, told)
     assert decode_completion(body(truncate_prompt_tokens=4), 9).prompt == FULL
 
@@ -58,7 +65,7 @@ def test_what_is_wrong_has_its_place() -> None:
     assert refusal(body([*FULL, "a"]))[0] == f"prompt[{len(FULL)}]"
     assert refusal(body(temperature=3))[0] == "temperature"
     assert refusal(body(prompts=1))[2] == 'unknown field "prompts"; did you mean prompt?'
-    many = "make 524290 choices; at most 1024 in one request"
+    many = "make 32770 choices; at most 1024 in one request"
     assert refusal(body(["a"] * (MAX_ENTRIES + 1)))[2].endswith(many)
     n = MAX_CHOICES // 2 + 1
     assert refusal(body([[7] * LEN] * n))[2].startswith(

@@ -156,6 +156,11 @@ def deep(levels: int) -> dict[str, Any]:
             "response_format of type structural_tag needs either structures and triggers, or form",
         ),
         (
+            {"response_format": {**TAGS, "type": "text"}},
+            "response_format.structures",
+            "response_format.structures is for type structural_tag, and the type is text",
+        ),
+        (
             {"response_format": triggered(stop_after_first=True)},
             "response_format.format.stop_after_first",
             "response_format.format.stop_after_first is true, but a text may have any number",
