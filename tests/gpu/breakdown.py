@@ -13,7 +13,7 @@ from tests.gpu.rows import say
 SHOWN, PRODUCTS_SHOWN, GAPS_SHOWN, NAME_CHARS = 16, 6, 4, 44
 OURS = (
     "_attend_split", "_merge_splits", "_attend_tile", "_rms_norm", "_rope_and_write", "_silu_mul",
-    "_sample", "_uniforms", "_copy_runs",
+    "_sample", "_uniforms", "_copy_runs", "_find", "_merge", "_weigh",
 )  # fmt: skip
 OF_TORCH = ("at::native", "Memcpy", "Memset", "elementwise")
 PRODUCTS = "products of matrices"

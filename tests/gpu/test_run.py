@@ -1,6 +1,7 @@
 """The command for a GPU says cleanly where there is none, and loses nothing where a part fails."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from tests.gpu import run
-from tests.gpu.breakdown import Ran, lines
+from tests.gpu.breakdown import OURS, Ran, kind_of, lines
 from tests.gpu.rows import ROW, WANTED, Row, each
 from tests.gpu.run import NO_GPU, PARTS, Report, run_part, run_parts
 
@@ -160,6 +161,14 @@ def test_one_measurement_that_fails_costs_no_other(capsys: pytest.CaptureFixture
     assert not each([fail, lambda: done.append(1)])
     assert done == [1]
     assert "an illegal memory access" in capsys.readouterr().out
+
+
+def test_every_kernel_of_ours_is_known_by_its_name() -> None:
+    kernels = Path(run.__file__).parents[2] / "common" / "kernels" / "triton"
+    launched = re.compile(r"kernel=(_\w+)")
+    names = {name for path in kernels.glob("*.py") for name in launched.findall(path.read_text())}
+    assert len(names) > 8
+    assert {kind_of(f"{name}_0d1d2d") for name in names} == set(OURS)
 
 
 def test_where_time_went_is_told() -> None:
