@@ -9,11 +9,13 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TextIO, cast
 
 import msgspec
@@ -26,6 +28,7 @@ Value = int | float | str | None  # bool is an int
 Told = Value | Mapping[str, Any]
 """What a line tells: a value, or an object of JSON."""
 
+_TIME, _MORE = b"time=", b"  | "  # what a line for people begins with, and those after it
 _FIRST = ("request", "transfer", "attempt")
 _ENDINGS = frozenset(("finished", "failed", "aborted"))
 _MAX_VALUE_CHARS = 2000
@@ -83,18 +86,46 @@ def set_up_logging(
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
+def log_what_python_says() -> None:
+    """Warnings, and errors that nobody has caught, are lines of this process's log as all else."""
+    logging.raiseExceptions = False  # a log that cannot be written is not told of in another form
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _uncaught
+    threading.excepthook = lambda told: _uncaught(told.exc_type, told.exc_value, told.exc_traceback)
+    sys.unraisablehook = lambda told: _uncaught(told.exc_type, told.exc_value, told.exc_traceback)
+
+
+def _uncaught(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
+    if not issubclass(kind, SystemExit):  # of a thread
+        _log.critical(line("uncaught"), exc_info=(kind, error or kind(), trace))
+
+
+def logs_json() -> bool:
+    """This process has been set up to."""
+    return any(isinstance(one.formatter, _JsonFormatter) for one in logging.getLogger().handlers)
+
+
+def is_own_line(text: bytes) -> bool:
+    """It has the form of this process's log: a formatter of ours made it, here or elsewhere."""
+    return text.startswith(b"{" if logs_json() else (_TIME, _MORE))
+
+
 class _LineFormatter(logging.Formatter):
     converter = time.gmtime
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
     def __init__(self, process: str) -> None:
-        super().__init__(f"time=%(asctime)s level=%(level)s process={process} %(message)s")
+        super().__init__(
+            f"{_TIME.decode()}%(asctime)s level=%(level)s process={process} %(message)s"
+        )
 
     def format(self, record: logging.LogRecord) -> str:
         record.level = record.levelname.lower()
         first, *rest = super().format(record).splitlines() or [""]
-        return "\n".join([_visible(first), *(f"  | {_visible(text)}" for text in rest)])
+        return "\n".join([_visible(first), *(f"{_MORE.decode()}{_visible(text)}" for text in rest)])
 
 
 class _JsonFormatter(_LineFormatter):

@@ -6,7 +6,9 @@ The one place that reads the process's argv and environment. `baton --help` must
 import errno
 import importlib.util
 import io
+import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterable, Sequence
@@ -71,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         tell_nobody()
         return _NOBODY_READS_EXIT
     except SetupError as error:
-        print(f"baton: {error}", file=sys.stderr)
+        _say("cannot_run", str(error))
         return _USAGE_EXIT
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:
@@ -85,6 +87,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _FAILED_EXIT
     except KeyboardInterrupt:
         return _INTERRUPTED_EXIT
+
+
+def _say(event: str, text: str) -> None:
+    """A line to stderr: for people, or for those who read JSON."""
+    from common.log import line, logs_json
+
+    if logs_json():
+        level = logging.WARNING if event == "warning" else logging.CRITICAL
+        logging.getLogger(__name__).log(level, line(event, detail=text))
+    else:
+        remark = "warning: " if event == "warning" else ""
+        print(f"baton: {remark}{text}", file=sys.stderr)
+
+
+def _set_up_log(config: "ServeConfig", name: str) -> None:
+    from common.log import log_what_python_says, set_up_logging
+
+    set_up_logging(config.log_level, name, log_format=config.log_format)
+    log_what_python_says()
 
 
 def _open_streams() -> None:
@@ -145,15 +166,18 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> Exception:
 
 
 def _serve(argv: list[str]) -> int:
+    from launch.notify import has_terminal
     from launch.settings import load_serve
 
+    if not has_terminal():  # SIGHUP is for workers, and there is none yet
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     told = load_serve(argv, os.environ)
+    from common.ids import Role
     from launch.security import hide_arguments
 
+    _set_up_log(told, Role.GATEWAY)
     if hide_arguments():
-        print(f"baton: warning: {_KEY_WAS_SHOWN}", file=sys.stderr)
-    from common.ids import Role
-
+        _say("warning", _KEY_WAS_SHOWN)
     _begin(told, Role.PREFILL, Role.DECODE)
     config = _settled(told)
     from launch.local import serve
@@ -171,6 +195,7 @@ def _worker(role: str, argv: list[str]) -> int:
     from launch.checks import check_join
     from launch.security import check_control
 
+    _set_up_log(told.config, role)
     check_control(told.config)
     check_join(told.join)
     _begin(told.config, Role(role))
@@ -199,7 +224,7 @@ def _begin(config: "ServeConfig", *roles: "Role") -> None:
     check_gpus(config, roles)
     raise_open_files()
     for warning in kernel_warnings():
-        print(f"baton: warning: {warning}", file=sys.stderr)
+        _say("warning", warning)
 
 
 def _settled(config: "ServeConfig") -> "ServeConfig":

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from common.config import ServeConfig
 from common.errors import SetupError
 from common.ids import InstanceId, Role
-from common.log import line, set_up_logging
+from common.log import line
 from common.messages import ModelIdentity
 from common.metrics import GatewayMetrics
 from common.rundir import make_clean, remove_sockets, temporary
@@ -46,7 +46,6 @@ _log = logging.getLogger(__name__)
 
 def serve(config: ServeConfig, environ: Mapping[str, str]) -> int:
     """Serve until told to stop. Returns the exit code. `config.model` is a path by now."""
-    set_up_logging(config.log_level, Role.GATEWAY, log_format=config.log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it would tell its own starts and stops
     keys = _checked_keys(config)
     if config.otlp_traces_endpoint is not None:
@@ -148,8 +147,10 @@ class _Server:
             raise
         self._notifier = Notifier(environ)
         self._has_terminal = has_terminal()
+        self._outlives_terminal = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup
         self._draining: asyncio.Task[None] | None = None
         self._restarting: asyncio.Task[None] | None = None
+        self._showing: asyncio.Task[None] | None = None
         self._exit_code = 0
         self._hopeless_why: str | None = None
 
@@ -177,12 +178,12 @@ class _Server:
         self._engine.start()
         self._supervisor.start()
         beating = asyncio.create_task(self._notifier.beat())
-        showing = asyncio.create_task(self._show_ready())
+        self._showing = asyncio.create_task(self._show_ready())
         try:
             await self._front.serve()
         finally:
             beating.cancel()
-            showing.cancel()
+            self._showing.cancel()
             self._engine.close()
             await self._supervisor.stop()
             self._control.close()
@@ -219,11 +220,17 @@ class _Server:
     def _told_to_restart(self) -> None:
         """SIGHUP: the workers, one after the other. A terminal that is closed sends it, too."""
         if self._has_terminal and not has_terminal():
-            self._told_to_stop()
-        elif self._draining is None and self._restarting is None:
+            self._has_terminal = False
+            if not self._outlives_terminal:
+                self._told_to_stop()
+        elif self._restarting is not None:
+            _log.warning(line("already_restarting"))
+        elif self._draining is None:
             self._restarting = asyncio.create_task(self._restart())
 
     async def _restart(self) -> None:
+        if self._showing is not None:  # what has not come up yet is not restarted
+            await asyncio.shield(self._showing)
         _log.info(line("rolling_restart"))
         self._notifier.reloading("restarting the workers one by one")
         began = time.monotonic()

@@ -22,6 +22,7 @@ import msgspec
 from common.ids import InstanceId, Role
 from common.log import field_of, line
 from common.values import LogLevel
+from launch.said import pass_on
 
 BACKOFF_S = 0.25  # before the first restart; doubles
 MAX_BACKOFF_S = 15.0
@@ -31,7 +32,6 @@ UNHEARD_S = 3600.0  # the same where its log level hides that it goes on
 SILENT_S = 30.0  # not up any more for so long, a worker that lives is killed: it may be stopped
 REPORTED_STARTS = 3  # that fail in a row, before it is an error of its own
 LAST_LINES = 20  # of a worker's log, kept to be told with that error
-READ_BYTES = 65536
 CRASHES = (  # exit codes of a worker that nobody killed: an exception, and signals of its own doing
     1,
     *(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE)),
@@ -342,7 +342,7 @@ class Supervisor:
             _signal(process, signal.SIGKILL)
         self._starting(worker)
         try:
-            await _pass_on(process, worker.lines, lambda: self._starting(worker))
+            await pass_on(process, config.name, worker.lines, lambda: self._starting(worker))
             return await process.wait()
         finally:
             worker.process = None
@@ -356,22 +356,6 @@ def _in_memory(content: bytes) -> int:
         file.write(content)
     os.lseek(made, 0, os.SEEK_SET)
     return made
-
-
-async def _pass_on(process: Process, lines: deque[str], on_data: Callable[[], None]) -> None:
-    """What it writes to stderr becomes ours, to its end; the last of it is kept."""
-    assert process.stderr is not None
-    lines.clear()
-    rest = b""
-    while data := await process.stderr.read(READ_BYTES):
-        with suppress(OSError):  # nobody reads ours any more, or its disk is full
-            sys.stderr.buffer.write(data)
-            sys.stderr.buffer.flush()
-        on_data()
-        *whole, rest = (rest[-READ_BYTES:] + data).split(b"\n")
-        lines.extend(text.decode(errors="replace") for text in whole)
-    if rest:
-        lines.append(rest.decode(errors="replace"))
 
 
 def _reason(lines: Sequence[str]) -> str:

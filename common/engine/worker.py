@@ -43,7 +43,7 @@ from common.kv.cache import KVCache, tensor_over
 from common.kv.host import HostMemory
 from common.kv.pages import PagePool
 from common.kv.prefix import pages_fingerprint
-from common.log import RequestLog, line, set_up_logging
+from common.log import RequestLog, line, log_what_python_says, set_up_logging
 from common.messages import PROTOCOL, Hello, ModelIdentity, Peer
 from common.model.description import read_spec
 from common.model.load import DTYPES, LoadedModel, load_model, weights_bytes
@@ -80,6 +80,7 @@ def run_worker(
     instance = instance or InstanceId(uuid.uuid4().hex)
     name = f"{config.name}/{instance[:8]}"
     set_up_logging(config.log_level, name, log_format=config.log_format)
+    log_what_python_says()
     if parent is not None:
         leave_joining_to_parent(config.log_level)
     pin(config.cpus)

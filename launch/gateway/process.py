@@ -21,7 +21,7 @@ from common.config import ServeConfig
 from common.engine.process import die_with, leave_joining_to_parent
 from common.errors import SetupError
 from common.ids import InstanceId, Role
-from common.log import line, set_up_logging
+from common.log import line, log_what_python_says, set_up_logging
 from common.messages import ModelIdentity
 from common.metrics import GatewayMetrics, share_values
 from common.sections import Section
@@ -135,6 +135,7 @@ def main(argv: Sequence[str]) -> int:
     instance = InstanceId(told.instance)
     name, form = f"{config.name}/{instance[:8]}", config.serve.log_format
     set_up_logging(config.log_level, name, log_format=form)
+    log_what_python_says()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it would tell its own starts and stops
     leave_joining_to_parent(config.log_level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher's to judge

@@ -6,6 +6,8 @@ import logging
 import os
 import re
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -238,3 +240,33 @@ def open_pipe(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(reader)
+
+
+def test_what_python_says_by_itself_is_in_the_form_of_the_log() -> None:
+    code = """
+import sys, threading, warnings
+from common.log import line, log_what_python_says, set_up_logging
+set_up_logging("info", "decode-0", log_format=sys.argv[1])
+log_what_python_says()
+warnings.warn("old\\nnews")
+def fail(): raise ValueError("in a thread\\nevent=forged")
+thread = threading.Thread(target=fail); thread.start(); thread.join()
+class Dies:
+    def __del__(self): raise ValueError("unraisable")
+Dies()
+raise ValueError("at last")
+"""
+    for form in ("json", "text"):
+        ended = subprocess.run(
+            [sys.executable, "-c", code, form], capture_output=True, text=True, timeout=60
+        )
+        assert ended.returncode == 1
+        said = ended.stderr.splitlines()
+        if form == "json":
+            warned, *failed = map(json.loads, said)
+            assert "old" in warned["message"]
+            assert [one["event"] for one in failed] == ["uncaught"] * 3
+            ends = ("in a thread\nevent=forged", "unraisable", "at last")
+            assert all(map(str.endswith, (one["traceback"] for one in failed), ends))
+        else:
+            assert all(text.startswith(("time=", "  | ")) for text in said)

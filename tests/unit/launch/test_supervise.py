@@ -34,7 +34,7 @@ PROGRESSES = """
 import sys, time
 instance = sys.argv[sys.argv.index("--instance") + 1]
 for n in range(8):
-    sys.stderr.write(f"{n} progresses as {instance}\\n")
+    sys.stderr.write(f"time=now {n} progresses as {instance}\\n")
     sys.stderr.flush()
     time.sleep(0.25)
 time.sleep(60)
@@ -42,7 +42,7 @@ time.sleep(60)
 LIVES = """
 import os, sys, time
 instance = sys.argv[sys.argv.index("--instance") + 1]
-sys.stderr.write(f"{os.getpid()} lives as {instance}\\n")
+sys.stderr.write(f"time=now {os.getpid()} lives as {instance}\\n")
 time.sleep(60)
 """
 
@@ -89,7 +89,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_third_start_that_fails_is_told_with_what_it_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfdbinary: pytest.CaptureFixture[bytes]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(watched: Watched) -> None:
         for _ in range(3):
@@ -103,7 +103,8 @@ def test_the_third_start_that_fails_is_told_with_what_it_said(
     assert len(told) == 1
     assert "worker=decode-0 starts=3 exit_code=1" in told[0]
     assert "there is no memory" in told[0]
-    assert capfdbinary.readouterr().err.count(b"there is no memory\n") >= 3
+    said = 'event=said worker=decode-0 text="there is no memory"'
+    assert [r.getMessage() for r in caplog.records].count(said) >= 3
 
 
 async def lives(capfdbinary: pytest.CaptureFixture[bytes]) -> tuple[int, InstanceId]:
@@ -111,7 +112,7 @@ async def lives(capfdbinary: pytest.CaptureFixture[bytes]) -> tuple[int, Instanc
     async with asyncio.timeout(20):
         while not (said := capfdbinary.readouterr().err.splitlines()):  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
-    pid, _, _, instance = said[-1].decode().split()
+    _, pid, _, _, instance = said[-1].decode().split()
     return int(pid), InstanceId(instance)
 
 

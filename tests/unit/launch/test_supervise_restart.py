@@ -22,7 +22,7 @@ def stop(*_):
         sys.exit(143)
 signal.signal(signal.SIGTERM, stop)
 instance = sys.argv[sys.argv.index("--instance") + 1]
-sys.stderr.write(f"0 lives as {instance}\\n")
+sys.stderr.write(f"time=now 0 lives as {instance}\\n")
 while True:
     time.sleep(0.01)
 """
