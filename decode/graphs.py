@@ -137,9 +137,11 @@ class GraphRunner:
         needed = before if len(plan.unread_rows_U) else None
         if len(plan.unread_rows_U) and (needed is None or not needed.on_device):
             plan, needed = _known(plan, before), None
+        asked_at = 0.0
         if self._is_step(plan):
             self._inputs.tell(plan)
             self._steps[self._bucket(plan.n_rows)].replay()
+            asked_at = time.perf_counter()
         else:
             self._compute(plan)
         drawn = self._ask_for_draws(plan, needed)
@@ -149,7 +151,7 @@ class GraphRunner:
             mark.synchronize()
             if needed is not None:
                 needed.result()
-            return self._result(drawn(), began)
+            return self._result(drawn(), began, asked_at)
 
         return Step(wait, on_device=True)
 
@@ -221,10 +223,10 @@ class GraphRunner:
     def _bucket(self, n_rows: int) -> int:
         return next(rows for rows in self._buckets if n_rows <= rows)
 
-    def _result(self, drawn: tuple[Drawn, ...], began: float) -> PassResult:
+    def _result(self, drawn: tuple[Drawn, ...], began: float, asked_at: float) -> PassResult:
         now = time.perf_counter()
         seconds, self._free_at = now - max(began, self._free_at), now
-        return PassResult(drawn=drawn, seconds=seconds)
+        return PassResult(drawn=drawn, seconds=seconds, asked_at=asked_at)
 
     # --- what is captured ------------------------------------------------------------------------
 

@@ -71,10 +71,10 @@ class Passes(ABC):
         self, job: tuple[StepId, PassPlan, float], result: Callable[[], PassResult]
     ) -> None:
         step, plan, launched_at = job
-        ready_s = self._free_at - launched_at
         final: _Final
         try:
-            final = StepDone(step, result(), ready_s)
+            done = result()
+            final = StepDone(step, done, self._free_at - max(launched_at, done.asked_at))
         except InvariantBroken as error:
             final = error
         except Exception as error:  # noqa: BLE001 - any: the core fails these sequences and goes on

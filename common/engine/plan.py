@@ -104,6 +104,9 @@ class PassResult:
     scores: tuple[tuple[TokenLogprob, ...], ...] = ()
     seconds: float = 0.0  # of computing it once, measured by the runner
     again: tuple[tuple[Drawn, ...], ...] = ()  # by each repetition, fewer than `plan.repeats`
+    asked_at: float = field(default=0.0, compare=False)
+    """When a device that goes on by itself could begin it, by `time.perf_counter`; 0: as soon as it
+    was launched."""
 
     @property
     def rounds(self) -> tuple[tuple[Drawn, ...], ...]:

@@ -1,6 +1,7 @@
 """Streams, and the threads that ask them for passes; CUDA's calls are replaced, and no others."""
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -148,6 +149,7 @@ class Passes:
     def __init__(self) -> None:
         self.begun: list[threading.Event] = []
         self.woken = threading.Semaphore(0)
+        self.asked_at = 0.0
         self.thread = AsyncDeviceThread(self.begin, self.woken.release)
 
     def begin(self, plan: PassPlan) -> Callable[[], PassResult]:
@@ -160,7 +162,7 @@ class Passes:
             assert may_end.wait(20)
             if plan.repeats == 3:
                 raise InvariantBroken("a device has failed")
-            return PassResult(seconds=float(len(self.begun)))
+            return PassResult(seconds=float(len(self.begun)), asked_at=self.asked_at)
 
         return wait
 
@@ -179,6 +181,24 @@ def test_a_pass_is_begun_while_the_one_before_is_computed() -> None:
     finals = passes.thread.finals()
     assert finals == [StepDone(StepId(n), PassResult(seconds=2.0)) for n in (1, 2)]
     assert passes.thread.close(20)
+
+
+@pytest.mark.parametrize("asked_after_s", [None, 100.0])
+def test_a_device_waits_for_a_pass_until_it_is_asked_for(asked_after_s: float | None) -> None:
+    """Be it planned long before: the core must learn of it."""
+    passes = Passes()
+    if asked_after_s is not None:
+        passes.asked_at = time.perf_counter() + asked_after_s
+    for step in (1, 2):
+        passes.thread.launch(StepId(step), PLAN)
+    while len(passes.begun) < 2:
+        threading.Event().wait(0.001)
+    for begun in passes.begun:
+        begun.set()
+    assert passes.thread.close(20)
+    second = passes.thread.finals()[1]
+    assert isinstance(second, StepDone)
+    assert (second.ready_s < 0) is (asked_after_s is not None)
 
 
 def test_a_pass_that_cannot_be_begun_fails_in_its_turn() -> None:

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -167,6 +168,14 @@ def test_samples_of_a_prompt_are_waited_for_if_they_are_more_than_rows(
     wait = graphs.begin(plan)
     assert stream.n_waits == n_waits
     assert [wait().drawn] == one_by_one(1, [plan])
+
+
+def test_a_step_tells_when_the_device_could_begin_it(graphs: GraphRunner) -> None:
+    sequences = Sequences({"a": GREEDY})
+    assert graphs.begin(sequences.plan(["a"]))().asked_at == 0  # a prompt: operation by operation
+    began = time.perf_counter()
+    waiting = graphs.begin(sequences.plan(["a"]))
+    assert began < waiting().asked_at < time.perf_counter()
 
 
 def known(plan: PassPlan, token: int) -> PassPlan:
