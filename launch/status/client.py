@@ -78,7 +78,12 @@ class Source:
                 )
             case ssl.SSLError() if reason.reason in _NO_TLS:
                 return f"{self.url} speaks no TLS; --url http://{address} may be meant"
-            case BadStatusLine() | ConnectionResetError() if self.url.startswith("http://"):
+            case ConnectionResetError() if self.url.startswith("http://"):
+                return (
+                    f"{self.url} has ended the connection: who was asked has just ended, or does "
+                    f"not speak HTTP; --url https://{address} may be meant"
+                )
+            case BadStatusLine() if self.url.startswith("http://"):
                 return f"{self.url} does not speak HTTP; --url https://{address} may be meant"
             case ssl.SSLError() | ConnectionResetError():
                 return (

@@ -157,7 +157,7 @@ def test_the_wrong_scheme_is_named() -> None:
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
     with served(200, b"", context) as (url, _), pytest.raises(NoStatus) as refused:
         shown("--url", url.replace("https:", "http:"))
-    assert str(refused.value).endswith(f"does not speak HTTP; --url {url} may be meant")
+    assert str(refused.value).endswith(f"not speak HTTP; --url {url} may be meant")
 
 
 def test_a_server_that_asks_for_certificates_is_said_to(tmp_path: Path) -> None:
