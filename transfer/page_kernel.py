@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_LONGEST_BYTES = 2**18
+"""Of a run as the kernel has it. Its programs are as many for each run as the longest needs: beside
+one of a hundred pages, those of a page would have a hundred times what they have to do."""
+
 
 def copy_runs(
     device: int, stream: int, source: int, destination: int, runs_R3: NDArray[np.int64]
@@ -20,6 +24,7 @@ def copy_runs(
     from common.kernels.triton.pages import ALIGN_BYTES, launch
 
     ends_2 = (runs_R3[:, :2] + runs_R3[:, 2:]).max(axis=0).tolist()
+    runs_R3 = cut(runs_R3)
     longest = max(ALIGN_BYTES, int(runs_R3[:, 2].max()))
     on_stream = torch.cuda.ExternalStream(stream, device)
     with torch.cuda.device(device), torch.cuda.stream(on_stream):
@@ -31,6 +36,17 @@ def copy_runs(
             for address, end in zip((source, destination), ends_2, strict=True)
         )
         launch(source_B, destination_B, table_R3, longest).run()
+
+
+def cut(runs_R3: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The same bytes, in runs that are not too long."""
+    n_R = np.maximum(1, -(-runs_R3[:, 2] // _LONGEST_BYTES))
+    of_P = np.repeat(np.arange(len(runs_R3)), n_R)
+    first_P = (np.arange(len(of_P)) - (np.cumsum(n_R) - n_R)[of_P]) * _LONGEST_BYTES
+    pieces_P3 = runs_R3[of_P]
+    pieces_P3[:, :2] += first_P[:, None]
+    pieces_P3[:, 2] = np.minimum(pieces_P3[:, 2] - first_P, _LONGEST_BYTES)
+    return pieces_P3
 
 
 class _Bytes:
