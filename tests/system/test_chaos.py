@@ -31,6 +31,6 @@ def test_nothing_is_lost(default_model: Path, tmp_path: Path) -> None:
     assert result["broken"] == 0
     assert all(result["faults"][kind] for kind in kinds)
     assert result["spared"] == 0
-    assert result["completed"] >= 20
+    assert result["completed"] >= 8  # two for each client, without compiled kernels, too
     assert result["abandoned"] > 0
     assert (tmp_path / "server.log").read_text().count("event=worker_exited") > 0
