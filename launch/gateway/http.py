@@ -30,6 +30,7 @@ from common.text.load import TextModel
 from launch.gateway.api.admission import Admission
 from launch.gateway.api.answer import Answer
 from launch.gateway.api.arrivals import Arrivals
+from launch.gateway.api.bodies import MAX_HELD_BYTES
 from launch.gateway.api.chat_form import ChatForm
 from launch.gateway.api.completion_form import CompletionForm
 from launch.gateway.api.decoding import shown
@@ -51,7 +52,7 @@ from launch.gateway.api.item_request import ItemRequest
 from launch.gateway.api.long_prompts import decode_completion
 from launch.gateway.api.other_endpoints import instead
 from launch.gateway.api.prepare import Prepared, prepare_chat, prepare_completion
-from launch.gateway.api.receiving import Receiver, decoder
+from launch.gateway.api.receiving import LONG_BYTES, Receiver, decoder
 from launch.gateway.api.requests import (
     ChatRequest,
     CompletionRequest,
@@ -64,6 +65,7 @@ from launch.gateway.api.responses import (
 )
 from launch.gateway.api.served import Served, check_model
 from launch.gateway.engine import Engine
+from launch.gateway.lane import Lane
 from launch.gateway.summary import Server
 from launch.gateway.texts import Texts
 from launch.gateway.traces_endpoint import trace
@@ -71,6 +73,7 @@ from launch.gateway.transfers import Slo
 from launch.gateway.watching import VERSIONS, watching_routes
 
 _log = logging.getLogger(__name__)
+_MAX_LONG = MAX_HELD_BYTES // LONG_BYTES
 _Body = TypeVar("_Body", CompletionRequest, ChatRequest, ItemRequest)
 
 
@@ -134,6 +137,8 @@ class _Api:
         self._metrics = metrics
         self._admission = admission
         self._receiver = Receiver()
+        n_threads = max(1, (os.cpu_count() or 1) // 2)  # of four more than there are CPUs
+        self._long = Lane("long prompts", max_pending=_MAX_LONG, n_threads=n_threads)
         self.texts = Texts(engine, text, config, admission, self._receiver)
         self._name = config.served_model_name or text.name
         self._started = int(time.time())
@@ -196,8 +201,9 @@ class _Api:
     ) -> Prepared:
         """Of the body nothing is kept."""
         with self._admission.until_given_up():
-            async with self._receiver.received(request, decoded) as body:
-                return await asyncio.to_thread(prepare, body, self._served())
+            async with self._receiver.received(request, decoded) as (body, is_long):
+                work = partial(prepare, body, self._served())
+                return await (self._long.run(work) if is_long else asyncio.to_thread(work))
 
     def limits(self) -> ServedLimits:
         return ServedLimits(

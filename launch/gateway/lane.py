@@ -1,4 +1,4 @@
-"""Work that may take seconds, one piece at a time, so that it has one thread and no more.
+"""Work that may take seconds, few pieces at a time, so that threads are left for all the rest.
 
 Must know nothing of what the work is.
 """
@@ -14,14 +14,14 @@ RETRY_S = 1.0
 
 
 class Lane:
-    """A line before one of the loop's threads. Used by the event loop's thread."""
+    """A line before some of the loop's threads. Used by the event loop's thread."""
 
-    def __init__(self, name: str, *, max_pending: int) -> None:
+    def __init__(self, name: str, *, max_pending: int, n_threads: int = 1) -> None:
         """`max_pending`: at work and in line together."""
         self._name = name
         self._max_pending = max_pending
         self._n_pending = 0
-        self._turn = asyncio.Lock()
+        self._turns = asyncio.Semaphore(n_threads)
 
     async def run(self, work: Callable[[], _Result]) -> _Result:
         """What `work` gives. Cancelled in line: it is not begun. Raises Overloaded."""
@@ -32,9 +32,9 @@ class Lane:
             )
         self._n_pending += 1
         try:
-            await self._turn.acquire()
+            await self._turns.acquire()
             working = asyncio.ensure_future(asyncio.to_thread(work))
-            working.add_done_callback(lambda _: self._turn.release())  # whoever still waits for it
+            working.add_done_callback(lambda _: self._turns.release())  # whoever still waits for it
             return await asyncio.shield(working)
         finally:
             self._n_pending -= 1

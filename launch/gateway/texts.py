@@ -83,7 +83,7 @@ class Texts:
         self._admission.enter()
         try:
             with self._admission.until_given_up():
-                async with self._receiver.received(request, decoder(kind)) as body:
+                async with self._receiver.received(request, decoder(kind)) as (body, _):
                     told = self._lane.run(lambda: encode(work(body)))
                     return json_response(await while_connected(request, told))
         except ClientGone:

@@ -2,6 +2,7 @@
 and with no other beside it: the interpreter's lock is held meanwhile.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from launch.gateway.lane import Lane
 
 _Kind = TypeVar("_Kind")
 SHORT_BYTES = 2**15
+LONG_BYTES = 2**18
 
 
 class Receiver:
@@ -22,19 +24,23 @@ class Receiver:
 
     def __init__(self) -> None:
         self._bodies = Bodies()
-        self._long = Lane("long bodies", max_pending=MAX_HELD_BYTES // SHORT_BYTES)
+        self._long = Lane("long bodies", max_pending=MAX_HELD_BYTES // LONG_BYTES)
 
     @asynccontextmanager
     async def received(
         self, request: Request, decoded: Callable[[bytes], _Kind]
-    ) -> AsyncIterator[_Kind]:
-        """What the body says, which counts as held until the block is left. Raises what `Bodies`
-        and `decoded` do."""
+    ) -> AsyncIterator[tuple[_Kind, bool]]:
+        """What the body says, which counts as held until the block is left; and whether it is
+        long. Raises what `Bodies` and `decoded` do."""
         async with self._bodies.read(request) as content:
+            is_long = len(content) > LONG_BYTES
             if len(content) <= SHORT_BYTES:
-                yield decoded(content)
+                body = decoded(content)
+            elif not is_long:
+                body = await asyncio.to_thread(decoded, content)
             else:
-                yield await self._long.run(partial(decoded, content))
+                body = await self._long.run(partial(decoded, content))
+            yield body, is_long
 
 
 def decoder(kind: type[_Kind]) -> Callable[[bytes], _Kind]:

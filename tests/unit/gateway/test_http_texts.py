@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -42,6 +43,28 @@ def test_requests_are_answered_while_texts_wait_in_line(smollm2: TextModel) -> N
         assert ended == ["answer"] * 3
         await asyncio.gather(*texts)
         assert ended[3:] == ["text 0", "text 1"]
+
+    run(smollm2, test)
+
+
+def test_short_prompts_are_answered_while_long_ones_wait_in_line(smollm2: TextModel) -> None:
+    """More of these than there are threads."""
+
+    async def test(served: Served) -> None:
+        async def ask(prompt: str) -> None:
+            fields = {"truncate_prompt_tokens": 4}
+            response = await served.post("/v1/completions", prompt=prompt, **fields)
+            assert response.status_code == 200, response.text
+
+        n_threads = (os.cpu_count() or 1) + 4  # that the loop has
+        many = [asyncio.create_task(ask(3 * LONG)) for _ in range(4 * n_threads)]
+        await until(lambda: served.admission.in_progress == len(many))
+        await asyncio.sleep(0.5)  # they are decoded
+        await ask("a")
+        assert sum(not one.done() for one in many) > n_threads
+        for one in many:
+            one.cancel()
+        await asyncio.gather(*many, return_exceptions=True)
 
     run(smollm2, test)
 

@@ -40,6 +40,18 @@ def test_nothing_else_waits_for_it_and_the_line_has_an_end() -> None:
     run(test)
 
 
+def test_there_may_be_several_threads() -> None:
+    async def test() -> None:
+        lane, go = Lane("tests", max_pending=9, n_threads=2), threading.Event()
+        busy = asyncio.create_task(lane.run(lambda: go.wait(5)))
+        await asyncio.sleep(0.01)
+        assert await lane.run(lambda: 2) == 2
+        go.set()
+        assert await busy
+
+    asyncio.run(test())
+
+
 def test_who_leaves_the_line_has_nothing_begun() -> None:
     async def test(lane: Lane, go: threading.Event) -> None:
         begun: list[int] = []
