@@ -201,7 +201,7 @@ class _Server:
         }
         await self._front.up(wanted)
         await asyncio.sleep(SETTLE_S)
-        host = f"[{config.host}]" if ":" in config.host else config.host
+        host = f"[{config.host.strip('[]')}]" if ":" in config.host else config.host
         url = f"{'http' if config.ssl_certfile is None else 'https'}://{host}:{port}"
         _log.info(
             line(

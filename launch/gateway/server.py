@@ -161,7 +161,7 @@ def bound(host: str, port: int, *, shared: bool = False) -> Iterator[socket.sock
         if shared:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
-            one.bind((host, port))
+            one.bind((host.strip("[]"), port))
         except OSError as error:
             raise SetupError(
                 f"--host {host} --port {port}: {error.strerror}; choose another"

@@ -24,6 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.engine.events import Event, Note
+from common.errors import SetupError
 from common.worker_metrics import SHORT_INSTANCE
 from launch.gateway.api.delivery import REQUEST_ID
 from launch.gateway.stories import Attempt, Stories, Story
@@ -62,7 +63,15 @@ class Exporter(OTLPSpanExporter):
 
 def provider(endpoint: str) -> TracerProvider:
     """Sends to `endpoint` by OTLP over HTTP. Its name, sampler, headers, queue and certificates are
-    set by OpenTelemetry's own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, ...)."""
+    set by OpenTelemetry's own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, ...). Raises
+    SetupError where one of these makes no sense."""
+    try:
+        return _provider(endpoint)
+    except ValueError as error:
+        raise SetupError(f"one of OpenTelemetry's variables (OTEL_...): {error}") from error
+
+
+def _provider(endpoint: str) -> TracerProvider:
     ours = {"service.name": "baton", "service.version": version("baton-serving")}
     made = TracerProvider(resource=Resource(ours).merge(OTELResourceDetector().detect()))
     exporter = Exporter(endpoint)

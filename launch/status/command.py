@@ -39,7 +39,8 @@ def status(
 
     Raises NoStatus where no server answers at first, SetupError where a flag makes no sense.
     """
-    wish = _parsed(argv, environ, on_terminal=on_terminal)
+    steered = on_terminal and environ.get("TERM") != "dumb"  # it can be cleared
+    wish = _parsed(argv, environ, on_terminal=steered)
     write(_shown(wish))
     while wish.watch:
         try:

@@ -197,8 +197,15 @@ def test_watching_as_json_stays_json() -> None:
     assert [*map(sorted, map(json.loads, parts))][1] == ["error"]
 
 
-@pytest.mark.parametrize("on_terminal", [True, False])
-def test_watching_outlasts_the_server_and_ends_when_it_is_interrupted(on_terminal: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(
+    ("on_terminal", "environ", "cleared"),
+    [(True, {}, True), (True, {"TERM": "dumb"}, False), (False, {"TERM": "xterm"}, False)],
+)
+def test_watching_outlasts_the_server_and_ends_when_it_is_interrupted(
+    on_terminal: bool,  # noqa: FBT001
+    environ: dict[str, str],
+    cleared: bool,  # noqa: FBT001
+) -> None:
     parts: list[str] = []
     with ExitStack() as server:
         url, _ = server.enter_context(served(200, msgspec.json.encode(STARTING)))
@@ -211,7 +218,8 @@ def test_watching_outlasts_the_server_and_ends_when_it_is_interrupted(on_termina
                 raise KeyboardInterrupt
 
         argv = ["--url", url, "--watch", "--interval", "0.1"]
-        assert status(argv, {}, write, on_terminal=on_terminal) == 0
-    assert [part.startswith("\033[H\033[2J") for part in parts] == [on_terminal] * 3
+        assert status(argv, environ, write, on_terminal=on_terminal) == 0
+    assert [part.startswith("\033[H\033[2J") for part in parts] == [cleared] * 3
+    assert any("\033" in part for part in parts) == cleared
     assert ["NOT READY" in part for part in parts] == [True, True, False]
     assert f"no server answers at {url}" in parts[2]
