@@ -289,7 +289,10 @@ class History:
         sample = Sample(now, self._totals())
         if last is not None:
             first = next((one for one in self.samples if one.at >= now - _RATE_S), last)
-            self.series.append(self._point(first, sample))
+            point = self._point(first, sample)
+            while self.series and self.series[-1].unix_s > point.unix_s:
+                self.series.pop()  # the clock was set back: who asks for what is later gets it
+            self.series.append(point)
         self.samples.append(sample)
 
     def _point(self, first: Sample, sample: Sample) -> Slice:

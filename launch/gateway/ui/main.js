@@ -41,7 +41,9 @@ async function turn() {
 function show(status) {
   document.body.classList.remove("gone");
   const since = status.unix_s - KEPT_S;
-  points = [...points, ...status.series].filter((point) => point.unix_s >= since);
+  // Later than now: the server's clock was set back.
+  points = [...points.filter((point) => point.unix_s <= status.unix_s), ...status.series];
+  points = points.filter((point) => point.unix_s >= since);
   showFigures(status);
   showPlots(points, status.slo, status.workers.map((worker) => worker.name));
   showWorkers(status.workers);

@@ -35,7 +35,10 @@ class Watched:
         self.now = 100.0
         self.tokens = 0
         self.failures: dict[str, int] = {}
-        self.history = History(self._totals, lambda: self.now, lambda: UNIX_S + self.now)
+        self.set_back_s = 0.0  # the clock on the wall, since the beginning
+        self.history = History(
+            self._totals, lambda: self.now, lambda: UNIX_S + self.now - self.set_back_s
+        )
         self.views: list[WorkerView] = []
         self.elsewhere = Elsewhere([], {})
 
@@ -299,6 +302,17 @@ def test_counters_are_those_of_the_window() -> None:
     assert document.rates.failures_per_s == pytest.approx(1 / 60)
     assert document.failures == {"429": 1}
     assert document.failures_total == {"429": 1, "400": 7}
+
+
+def test_a_series_goes_on_when_the_clock_is_set_back() -> None:
+    watched = Watched()
+    for n in range(6):
+        watched.now += 1.0
+        if n == 4:
+            watched.set_back_s = 2.5
+        watched.history.sample()
+    times = [point.unix_s - UNIX_S for point in watched.status(after=0.0).series]
+    assert times == [102.0, 102.5, 103.5]
 
 
 def test_a_point_of_the_series_is_what_a_second_brought() -> None:
