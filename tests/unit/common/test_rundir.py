@@ -100,7 +100,9 @@ def test_what_a_killed_process_left_goes_and_a_living_ones_stays(
     ) as holder:
         assert holder.stdout is not None
         theirs = Path(holder.stdout.readline().strip())
-        (theirs / "a.ctl").touch()
+        for name in (f"{DEAD[:SHORT_INSTANCE]}.ctl", "weights-1.lock", "weights-1.held"):
+            (theirs / name).touch()
+        (theirs / f"{DEAD[:SHORT_INSTANCE]}.shared" / "metrics").mkdir(parents=True)
         older(theirs)
         foreign = tmp_path / "baton-notes.txt"  # no directory: not ours to judge
         foreign.touch()
@@ -114,3 +116,27 @@ def test_what_a_killed_process_left_goes_and_a_living_ones_stays(
     new = Path(tempfile.mkdtemp(prefix="baton-"))  # of one that has yet to lock it
     with temporary() as ours:
         assert sorted(tmp_path.iterdir()) == sorted([foreign, new, ours])
+
+
+def test_what_is_only_called_like_a_run_directory_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    socket_name = f"{DEAD[:SHORT_INSTANCE]}.ctl"
+    for name, mode, holds in (
+        ("baton-results", 0o700, ("run.csv",)),
+        ("baton-training", 0o700, ()),
+        ("baton-notes_42", 0o700, ("notes.txt", socket_name)),  # 8 characters, as theirs
+        ("baton-models00", 0o755, ()),
+        ("baton-models01", 0o755, (socket_name,)),
+    ):
+        folder = tmp_path / name
+        folder.mkdir(mode=mode)
+        folder.chmod(mode)
+        for file in holds:
+            (folder / file).touch()
+        older(folder)
+    before = sorted(tmp_path.rglob("*"))
+    with temporary():
+        pass
+    assert sorted(tmp_path.rglob("*")) == before

@@ -60,7 +60,7 @@ def test_the_file_is_fetched_once_and_again_when_it_is_corrupt(index: Path, tmp_
     assert fetch(offline, cache_dir=cache, progress=io.StringIO()) == path
 
     path.write_bytes(CONTENT[:-1])
-    left_over = cache / "fetch-of-a-killed-process"
+    left_over = cache / ".baton-fetch-of-a-killed-process"
     left_over.mkdir()
     assert fetch(source(index), cache_dir=cache, progress=io.StringIO()).read_bytes() == CONTENT
     assert sorted(entry.name for entry in cache.iterdir()) == ["fetch.lock", "tiny.gguf"]
