@@ -27,9 +27,7 @@ _NEW_S = 60.0  # younger than that, nobody may have got to lock it yet
 _SOCKET = re.compile(rf"[0-9a-f]{{{SHORT_INSTANCE}}}\.(ctl|cuda|gws|pages|sta)")
 _SHARED = re.compile(rf"[0-9a-f]{{{SHORT_INSTANCE}}}\.shared")  # of gateways: see `launch.gateways`
 _LEFT = re.compile(rf"{_SOCKET.pattern}|{_SHARED.pattern}|weights-[0-9a-f]+\.(held|lock|sock)")
-_TEMPORARY = re.compile(
-    rf"{_PREFIX}[a-z0-9_]{{8}}"
-)  # as `tempfile` names it: others may be like it
+_TEMPORARY = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")  # as `tempfile` names it
 _PRIVATE = 0o700  # mode
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -49,7 +47,8 @@ def host_id() -> HostId:
 @contextmanager
 def temporary() -> Generator[Path]:
     """One's own for as long as one lives, among the temporary files. Those of processes that were
-    killed go first, unless there is more in them: its lock is what tells a living one's, and the kernel lets go of it."""
+    killed go first, where they hold just what these leave: its lock is what tells a living one's,
+    and the kernel lets go of it."""
     try:
         _remove_abandoned(Path(tempfile.gettempdir()))
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -74,11 +73,11 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _remove_run_dir(path: Path) -> None:
-    """Raises OSError where something is in it that is not ours: that stays, and so does it."""
+    """Unless it is only called like one, or more is in it: then all of it stays. Raises OSError."""
     if path.stat().st_mode & 0o777 != _PRIVATE:  # as it was made
         return
     left = list(path.iterdir())
-    if any(_LEFT.fullmatch(one.name) is None for one in left):
+    if not left or any(_LEFT.fullmatch(one.name) is None for one in left):
         return
     for one in left:
         if _SHARED.fullmatch(one.name):
