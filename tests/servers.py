@@ -39,6 +39,11 @@ class RunningServer:
         """All that it has said so far."""
         return self.log_path.read_text("utf-8", "replace")
 
+    def refusal(self) -> str:
+        """That, but for the line that tells where kernels are not compiled."""
+        lines = self.log().splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("baton: warning: kernels: "))
+
     def tail(self) -> str:
         """The end of that, for a failing test's message."""
         return f"log:\n{self.log()[-_TAIL_CHARS:]}"

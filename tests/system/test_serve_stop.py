@@ -66,7 +66,7 @@ def test_a_port_that_is_taken(default_model: Path) -> None:
         with baton(["serve", "--model", str(default_model), "--port", str(port)]) as server:
             assert server.wait() == 2
             server.assert_nothing_left()
-            assert server.log() == (
+            assert server.refusal() == (
                 f"baton: --host 127.0.0.1 --port {port}: Address already in use; choose another\n"
             )
 
@@ -75,7 +75,7 @@ def test_a_pool_that_is_too_small(default_model: Path) -> None:
     with launched(default_model, "--kv-cache-memory-bytes", "1MiB") as server:
         assert server.wait(60) == 2
         server.assert_nothing_left()
-        assert server.log() == (  # nobody was started
+        assert server.refusal() == (  # nobody was started
             "baton: --kv-cache-memory-bytes 1048576 holds 32 tokens of KV, and one sequence of "
             "--max-model-len 8192 needs 188747776 bytes: raise the one or lower the other\n"
         )
@@ -99,7 +99,7 @@ def test_a_request_log_that_cannot_be_written(default_model: Path) -> None:
     with baton(argv) as server:
         assert server.wait() == 2
         server.assert_nothing_left()
-        assert server.log() == f"baton: --request-log {path}: No such file or directory\n"
+        assert server.refusal() == f"baton: --request-log {path}: No such file or directory\n"
 
 
 @pytest.mark.full
