@@ -119,7 +119,7 @@ class Gateways:
             telling.cancel()
             await self._supervisor.stop()
             server.close()
-            remove_sockets(self._run_dir, self._control.instance)
+            self._roster.unlink(missing_ok=True)
             self._stack.close()
 
     async def up(self, wanted: Mapping[Role, int]) -> None:

@@ -20,6 +20,7 @@ from common.log import line
 from common.messages import ModelIdentity
 from common.metrics import GatewayMetrics
 from common.rundir import make_clean, remove_sockets, temporary
+from common.text.load import read_template
 from launch.checks import checked, local_workers
 from launch.gateway.control import Control
 from launch.gateway.server import BACKLOG, HttpServer, bound
@@ -50,6 +51,8 @@ def serve(config: ServeConfig, environ: Mapping[str, str]) -> int:
     keys = _checked_keys(config)
     if config.otlp_traces_endpoint is not None:
         traces_url(config.otlp_traces_endpoint)
+    if config.chat_template is not None:
+        read_template(Path(config.chat_template))
     identity = checked(config, local_workers(config, join=""))
     with _run_dir(config) as run_dir:
         local = replace(config, run_dir=str(run_dir), api_key=keys or None, api_key_file=None)
