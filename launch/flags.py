@@ -13,6 +13,9 @@ class Parser(argparse.ArgumentParser):
     """Raises SetupError where others write the usage and exit. No flag may be cut short."""
 
     def error(self, message: str) -> NoReturn:
+        flag, is_switch, value = message.partition(": ignored explicit argument ")
+        if is_switch:
+            message = f"{flag}: takes no value, and {value} was given"
         raise SetupError(message.removeprefix("argument "))
 
     def flags(self) -> list[str]:

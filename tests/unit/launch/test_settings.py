@@ -154,6 +154,10 @@ def test_other_faults_of_a_command_line() -> None:
     with pytest.raises(SetupError, match=r"^unexpected argument 'a\.gguf'"):
         load_fetch(["a.gguf"], {})
     assert refusal("--port") == "--port: expected one argument"
+    assert refusal("--enable-prefix-caching=true") == (
+        "--enable-prefix-caching: takes no value, and 'true' was given"
+    )
+    assert serve("--port", "1", "--port=2").port == 2
 
 
 @pytest.mark.parametrize(
