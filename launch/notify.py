@@ -29,12 +29,12 @@ class Notifier:
 
     def ready(self, status: str) -> None:
         """It serves, after a start or a reload."""
-        self._tell("READY=1", f"STATUS={status}")
+        self._tell("READY=1", _status(status))
 
     def reloading(self, status: str) -> None:
         """It changes itself, and serves on. To be followed by `ready`."""
         usec = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={usec}", f"STATUS={status}")
+        self._tell("RELOADING=1", f"MONOTONIC_USEC={usec}", _status(status))
 
     def stopping(self) -> None:
         """Its end has begun."""
@@ -50,7 +50,12 @@ class Notifier:
         if self._address:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.settimeout(0)
-                sender.sendto("\n".join(lines).encode(), self._address)
+                sender.sendto("\n".join(lines).encode(errors="replace"), self._address)
+
+
+def _status(text: str) -> str:
+    """Its further lines would be taken for states."""
+    return f"STATUS={' '.join(text.splitlines())}"
 
 
 def has_terminal() -> bool:

@@ -33,6 +33,8 @@ def test_each_state_is_one_datagram(manager: socket.socket) -> None:
     assert since.removeprefix("MONOTONIC_USEC=").isdecimal()
     notifier.stopping()
     assert told(manager) == ["STOPPING=1"]
+    notifier.ready("decode-0 cannot start:\nSTOPPING=1 \udcff")
+    assert told(manager) == ["READY=1", "STATUS=decode-0 cannot start: STOPPING=1 ?"]
 
 
 def test_a_name_that_is_in_no_file_system() -> None:
