@@ -40,7 +40,7 @@ def status(
     Raises NoStatus where no server answers at first, SetupError where a flag makes no sense.
     """
     steered = on_terminal and environ.get("TERM") != "dumb"  # it can be cleared
-    wish = _parsed(argv, environ, on_terminal=steered)
+    wish = parsed(argv, environ, on_terminal=steered)
     write(_shown(wish))
     while wish.watch:
         try:
@@ -77,7 +77,7 @@ def _screen(text: Sequence[str]) -> str:
     return _CLEAR + "\n".join(line[:width] for line in text[: height - 1]) + "\n"
 
 
-def _parsed(argv: Sequence[str], environ: Mapping[str, str], *, on_terminal: bool) -> Wish:
+def parsed(argv: Sequence[str], environ: Mapping[str, str], *, on_terminal: bool) -> Wish:
     parser = Parser(
         prog="baton status",
         description="The pools of a running server: workers, queues, pages, tokens per second, "

@@ -20,6 +20,7 @@ from common.ids import Role
 from common.metrics import GatewayMetrics
 from launch.other_servers import ANSWERS, answer
 from launch.settings import ALIASES, OPTIONS, load_serve, load_worker
+from launch.status.command import parsed
 from tests.documents import HOME, PAGES, Block, anchors, blocks, code, links
 
 FOREIGN = re.compile(
