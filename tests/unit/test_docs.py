@@ -149,6 +149,8 @@ def test_commands_are_taken(
             plan_flags.parse(rest)
         case ["profile", *rest]:
             profile.parse(rest)
+        case ["status", *rest]:
+            parsed(rest, {}, on_terminal=False)
         case _:
             raise AssertionError(f"{where}: read by nobody here")
 
