@@ -12,6 +12,7 @@ import msgspec
 
 from bench import reasons
 from bench.stream import Chunk, MalformedEvent, Reader
+from bench.tls import Trust
 
 Backend = Literal["openai", "vllm", "openai-chat"]
 CountedBy = Literal["token_ids", "usage", "tokenizer", "chunks"]
@@ -42,6 +43,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend = "openai"
     endpoint: str = ""  # "": the backend's own
     headers: dict[str, str] = {}
+    trust: Trust = Trust()
     extra_body: dict[str, Any] = {}
     ignore_eos: bool = True
     temperature: float | None = 0.0  # None: the server's default

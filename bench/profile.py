@@ -18,13 +18,13 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from bench import api_key, reasons
+from bench import api_key, reasons, tls
 from bench.client import Target
 from bench.exits import FAILED_EXIT, USAGE_EXIT
 from bench.flag_types import Parser, json_object, positive, url
 from bench.profile_fit import Fit, Probes, Worker, fit, pooled
 from bench.profile_probes import Prober
-from bench.sender import open_session
+from bench.sender import connector, open_session
 from bench.simulate import costs_file
 from bench.simulate.costs_file import CostsFile, DecodeFields, PrefillFields, TransferFields
 from bench.stdout import show
@@ -77,6 +77,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = api_key.NO_VARIABLES)
     api_key.complete(options, environ)
     began = time.perf_counter()
     try:
+        tls.must_be_usable(options)
         if options.output is not None:
             reasons.must_be_writable("--output", options.output)
     except ValueError as error:
@@ -128,6 +129,7 @@ async def profiled(
         base_url=options.base_url,
         model=served.model,
         headers=api_key.authorization(options),
+        trust=tls.trust(options),
         extra_body=owed | options.extra_body,
     )
     rounds: list[Probes] = []
@@ -275,7 +277,8 @@ def _n_pages(options: argparse.Namespace, served: Served) -> int:
 
 async def _served(options: argparse.Namespace) -> Served:
     """Raises ValueError where it is not OpenAI-compatible."""
-    async with aiohttp.ClientSession(headers=api_key.authorization(options)) as session:
+    headers, to = api_key.authorization(options), connector(tls.trust(options))
+    async with aiohttp.ClientSession(headers=headers, connector=to) as session:
         async with session.get(f"{options.base_url}/v1/models") as response:
             status, text = response.status, await response.text()
         metrics = await _metrics(session, options.base_url)
@@ -305,6 +308,7 @@ def _parser() -> Parser:
         "--base-url", type=url, default="http://127.0.0.1:8000", help="[http://127.0.0.1:8000]"
     )
     api_key.add_flag(parser)
+    tls.add_flags(parser)
     parser.add_argument("--output", type=Path, help="file of the costs, JSON [printed only]")
     parser.add_argument("--rounds", type=positive, default=1, help="of all that is asked [1]")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts [0]")

@@ -16,6 +16,7 @@ import aiohttp
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 _PICTURES = (".png", ".svg", ".pdf")
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")  # OpenSSL's names
 
 
 def must_be_writable(flag: str, path: Path) -> None:
@@ -69,6 +70,8 @@ def of(error: BaseException) -> str:
         return of(error.os_error)
     if isinstance(error, URLError) and isinstance(error.reason, OSError):
         return of(error.reason)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, ssl.SSLError):  # whose errno is none of the system's
         return f"TLS failed: {error.reason or error}"
     if isinstance(error, TimeoutError) and not str(error):
@@ -82,13 +85,34 @@ def of(error: BaseException) -> str:
 
 
 def no_server(url: str, flag: str, error: BaseException) -> str:
-    """`flag`: what names another."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return (
-            f"{url}: no server answers there ({of(error)}): start one with `baton serve`, or name "
-            f"another with {flag}"
-        )
-    return f"{url}: {of(error)}"
+    """`flag`: what names another. `url` may have a name and = before it, as that flag takes it."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    is_plain = "https://" not in url
+    other = url.replace("http:", "https:", 1) if is_plain else url.replace("https:", "http:", 1)
+    match cause:
+        case ssl.SSLCertVerificationError():
+            return (
+                f"the certificate of {url} is not trusted ({cause.verify_message}): "
+                "--ssl-ca-certs FILE names a self-signed one, or who signed it"
+            )
+        case ssl.SSLError() if cause.reason in _NO_TLS:
+            return f"{url} speaks no TLS: {flag} {other} may be meant"
+        case aiohttp.ClientResponseError() if is_plain:  # of what is no HTTP
+            return f"{url} does not speak HTTP: {flag} {other} may be meant"
+        case aiohttp.ServerDisconnectedError() | ConnectionResetError() if is_plain:
+            return (
+                f"{url} has ended the connection: it has just ended, or does not speak HTTP: "
+                f"{flag} {other} may be meant"
+            )
+        case ssl.SSLError() | aiohttp.ServerDisconnectedError() | ConnectionResetError():
+            return f"{url} ends the connection ({of(cause)}): it may ask clients for certificates"
+        case _ if cause is not error:
+            return (
+                f"{url}: no server answers there ({of(error)}): start one with `baton serve`, or "
+                f"name another with {flag}"
+            )
+        case _:
+            return f"{url}: {of(error)}"
 
 
 def grouped(faults: Iterable[str]) -> list[tuple[str, int]]:

@@ -15,11 +15,17 @@ from collections.abc import Awaitable, Callable, Sequence
 import aiohttp
 
 from bench.client import Outcome, Request, Target, send
+from bench.tls import Trust
 
 WATCH_EVERY_S = 0.02
 MAX_FILES = 1 << 16  # open at once, a connection each; the usual soft limit is 1024
 
 Due = tuple[int, Request, float]  # index, request, seconds after the load's begin
+
+
+def connector(trust: Trust) -> aiohttp.TCPConnector:
+    """For any number of connections at once."""
+    return aiohttp.TCPConnector(limit=0, ssl=trust.context() or True)
 
 
 def open_session(target: Target) -> aiohttp.ClientSession:
@@ -29,7 +35,7 @@ def open_session(target: Target) -> aiohttp.ClientSession:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     return aiohttp.ClientSession(
         headers=target.headers,
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=connector(target.trust),
         timeout=aiohttp.ClientTimeout(total=target.timeout_s),
         read_bufsize=1 << 20,
     )

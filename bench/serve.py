@@ -19,13 +19,14 @@ import aiohttp
 import numpy as np
 import uvloop
 
-from bench import api_key, load, reasons, report, serve_flags, workloads
+from bench import api_key, load, reasons, report, serve_flags, tls, workloads
 from bench.arrivals import Arrivals
 from bench.client import Outcome, Request, Target
-from bench.exits import FAILED_EXIT, INTERRUPTED_EXIT, USAGE_EXIT
+from bench.exits import FAILED_EXIT, USAGE_EXIT, ended_by_signal
 from bench.measures import duration_s, summarise
 from bench.progress import Progress
 from bench.prompts import Tokenizer
+from bench.sender import connector
 from bench.stdout import show
 from bench.tokens import FileTokenizer, ServerTokenizer, count_again
 
@@ -41,7 +42,8 @@ _HOW_TO_BE_OWED_NOTHING = (
 
 def main(argv: Sequence[str], environ: Mapping[str, str] = api_key.NO_VARIABLES) -> int:
     """Returns 1 if the server failed requests, or a result could not be saved; 2 if a flag names a
-    file that cannot be read or written; 130 if Ctrl-C ended it."""
+    file that cannot be read or written; 130 if Ctrl-C ended it,
+    143 if SIGTERM did."""
     options = serve_flags.parse(argv, environ)
     try:
         _check(options)
@@ -49,7 +51,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = api_key.NO_VARIABLES)
         print(f"error: {error}", file=sys.stderr)
         return USAGE_EXIT
     try:
-        results, interrupted = uvloop.run(_run(options))
+        results, ended_by = uvloop.run(_run(options))
     except (aiohttp.ClientError, TimeoutError) as error:
         told = reasons.no_server(options.base_url, "--base-url", error)
         print(f"error: {told}", file=sys.stderr)
@@ -61,8 +63,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = api_key.NO_VARIABLES)
         print(f"error: {error}", file=sys.stderr)
         return FAILED_EXIT
     show(json.dumps({"benchmark": "serve", "results": results}))
-    if interrupted:
-        return INTERRUPTED_EXIT
+    if ended_by is not None:
+        return ended_by_signal(ended_by)
     return FAILED_EXIT if any(result["failed"] or result["unsaved"] for result in results) else 0
 
 
@@ -77,13 +79,15 @@ class NotListed(NotServed):
 def _check(options: argparse.Namespace) -> None:
     """Before a server is asked for anything. Raises ValueError."""
     workloads.must_be_readable(options)
+    tls.must_be_usable(options)
     if options.save_result or options.append_result:
         report.must_be_savable(options)
 
 
-async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
+async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], int | None]:
+    """Results, and the signal that ended it before its time."""
     stop = asyncio.Event()
-    _stop_at_ctrl_c(stop)
+    came = _stop_at_signals(stop)
     served = await _served(options, stop)
     options.max_model_len = options.max_model_len or served.get("max_model_len")
     target = serve_flags.target(options, options.model or str(served["id"]))
@@ -105,18 +109,24 @@ async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]
         wanted = options.save_result or options.append_result
         result["unsaved"] = wanted and not _save(options, result, outcomes, append=append)
         results.append(result)
-    return results, stop.is_set()
+    return results, next(iter(came), None)
 
 
-def _stop_at_ctrl_c(stop: asyncio.Event) -> None:
-    """The first ends the load in good order; a second one ends the process."""
+def _stop_at_signals(stop: asyncio.Event) -> list[int]:
+    """Ctrl-C or SIGTERM ends the load in good order; a second one ends the process. Returns where
+    the first will be noted."""
     loop = asyncio.get_running_loop()
+    came: list[int] = []
 
-    def interrupted() -> None:
+    def interrupted(number: int) -> None:
+        came.append(number)
         stop.set()
-        loop.remove_signal_handler(signal.SIGINT)
+        for one in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(one)
 
-    loop.add_signal_handler(signal.SIGINT, interrupted)
+    for one in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(one, interrupted, one)
+    return came
 
 
 async def _served(options: argparse.Namespace, stop: asyncio.Event) -> dict[str, Any]:
@@ -157,7 +167,9 @@ async def _unlisted(options: argparse.Namespace, error: NotListed) -> dict[str, 
 async def _first_model(options: argparse.Namespace) -> dict[str, Any]:
     """Raises ValueError, with what the server said, if it is no OpenAI-compatible server."""
     async with (
-        aiohttp.ClientSession(headers=serve_flags.headers(options)) as session,
+        aiohttp.ClientSession(
+            headers=serve_flags.headers(options), connector=connector(tls.trust(options))
+        ) as session,
         session.get(f"{options.base_url}/v1/models") as response,
     ):
         status, text = response.status, await response.text()
@@ -201,7 +213,7 @@ def _tokenizer(options: argparse.Namespace, target: Target) -> Tokenizer | None:
     if options.tokenizer is not None:
         return FileTokenizer(options.tokenizer)
     if options.prompt_form == "text" or options.dataset_name == "sharegpt":
-        return ServerTokenizer(target.base_url, target.model, target.headers)
+        return ServerTokenizer(target)
     return None
 
 

@@ -4,7 +4,7 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 
-from bench import api_key, workloads
+from bench import api_key, tls, workloads
 from bench.arrivals import Arrivals, RampUp
 from bench.client import ENDPOINTS, Backend, Target
 from bench.flag_types import (
@@ -86,6 +86,7 @@ def target(options: argparse.Namespace, model: str) -> Target:
         backend=options.backend,
         endpoint=options.endpoint,
         headers=headers(options),
+        trust=tls.trust(options),
         extra_body=options.extra_body,
         ignore_eos=options.ignore_eos,
         temperature=options.temperature,
@@ -126,6 +127,7 @@ def _add_target(group: "argparse._ArgumentGroup") -> None:
         "--tokenizer", help="a tokenizer.json, its directory or hub id [the server's /tokenize]"
     )
     api_key.add_flag(group)
+    tls.add_flags(group)
     group.add_argument(
         "--header", type=_pair, nargs="+", action="extend", default=[], metavar="NAME=VALUE"
     )

@@ -28,6 +28,7 @@ from bench import (
     sweep_flags,
     sweep_progress,
     sweep_report,
+    tls,
     workloads,
 )
 from bench.arrivals import Arrivals
@@ -37,6 +38,7 @@ from bench.exits import FAILED_EXIT, INTERRUPTED_EXIT, USAGE_EXIT
 from bench.measures import Goodput
 from bench.progress import Progress
 from bench.prompts import Tokenizer
+from bench.sender import connector
 from bench.stdout import show
 from bench.store import ConfigurationChanged, Point, Setting, Store
 from bench.sweep_report import Sweep
@@ -72,6 +74,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = api_key.NO_VARIABLES)
 def _check(options: argparse.Namespace) -> None:
     """Before hours are spent. Raises ValueError."""
     workloads.must_be_readable(options)
+    tls.must_be_usable(options)
     reasons.must_be_a_writable_folder("--result-dir", options.result_dir)
     if options.request_log is not None:
         reasons.must_be_readable("--request-log", options.request_log[1])
@@ -223,7 +226,7 @@ class Meter:
             return FileTokenizer(options.tokenizer)
         if options.prompt_form == "text" or options.dataset_name == "sharegpt":
             target = self._target(server)
-            return ServerTokenizer(target.base_url, target.model, target.headers)
+            return ServerTokenizer(target)
         return None
 
     async def _model(self, server: str) -> dict[str, Any]:
@@ -231,7 +234,12 @@ class Meter:
         url = f"{self._options.server[server]}/v1/models"
         headers = serve_flags.headers(self._options)
         try:
-            async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as told:
+            async with (
+                aiohttp.ClientSession(
+                    headers=headers, connector=connector(tls.trust(self._options))
+                ) as session,
+                session.get(url) as told,
+            ):
                 status, text = told.status, await told.text()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ValueError(reasons.no_server(self._place(server), "--server", error)) from None

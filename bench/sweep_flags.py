@@ -23,6 +23,7 @@ _OF_SERVE = (
 _OF_JUDGEMENT = (
     *("attainment", "slo_scale", "goodput", "rounds", "tolerance", "start_rate", "num_prompts"),
     *("num_solo", "num_devices", "request_log", "result_dir", "client_processes", "api_key"),
+    *("ssl_ca_certs", "insecure"),
 )
 """Flags that choose or judge points, or let us in; a point under the same load is the same point
 without them."""

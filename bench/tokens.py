@@ -11,7 +11,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from bench import reasons
-from bench.client import Outcome
+from bench.client import Outcome, Target
 from bench.prompts import Tokenizer
 
 _TIMEOUT_S = 60.0
@@ -44,10 +44,8 @@ class FileTokenizer:
 class ServerTokenizer:
     """POST /tokenize and /detokenize, as vLLM has them."""
 
-    def __init__(self, base_url: str, model: str, headers: dict[str, str]) -> None:
-        self._base_url = base_url
-        self._model = model
-        self._headers = headers
+    def __init__(self, target: Target) -> None:
+        self._target = target
 
     def encode(self, text: str) -> list[int]:
         return self._post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
@@ -57,15 +55,15 @@ class ServerTokenizer:
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Raises ValueError where the server has no such path: the user must name a tokenizer."""
-        data = json.dumps({"model": self._model, **body}).encode()
-        headers = {"Content-Type": "application/json", **self._headers}
+        target = self._target
+        url = target.base_url + path
+        data = json.dumps({"model": target.model, **body}).encode()
+        request = Request(url, data, {"Content-Type": "application/json", **target.headers})
         try:
-            with urlopen(Request(self._base_url + path, data, headers), timeout=_TIMEOUT_S) as got:
+            with urlopen(request, timeout=_TIMEOUT_S, context=target.trust.context()) as got:
                 return json.load(got)
         except (URLError, OSError, ValueError) as error:
-            raise ValueError(
-                f"{self._base_url}{path}: {reasons.of(error)}; name one with --tokenizer"
-            ) from None
+            raise ValueError(f"{url}: {reasons.of(error)}; name one with --tokenizer") from None
 
 
 def count_again(outcomes: Iterable[Outcome], tokenizer: Tokenizer) -> None:

@@ -183,8 +183,10 @@ def test_an_slo_and_clients_that_hang_up(url: str, capsys: pytest.CaptureFixture
     assert (made["request_goodput"], made["slo_attainment"]) == (0.0, 0.0)  # its TTFT is 20 ms
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_ctrl_c_still_prints_what_was_measured(url: str, processes: str) -> None:
+@pytest.mark.parametrize(("processes", "number"), [("1", signal.SIGTERM), ("2", signal.SIGINT)])
+def test_ctrl_c_and_sigterm_still_print_what_was_measured(
+    url: str, processes: str, number: signal.Signals
+) -> None:
     command = [sys.executable, "-P", "-m", "launch.cli", "bench", "serve", "--base-url", url]
     load = ["--request-rate", "50", "--num-prompts", "5000", "--client-processes", processes]
     with subprocess.Popen(
@@ -194,9 +196,9 @@ def test_ctrl_c_still_prints_what_was_measured(url: str, processes: str) -> None
         while len(asked(url)) < 20:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        bench.send_signal(signal.SIGINT)
+        bench.send_signal(number)
         out, err = bench.communicate(timeout=10)
-    assert bench.returncode == 130, err
+    assert bench.returncode == 128 + number, err
     (made,) = results(out)
     assert made["interrupted"]
     assert 10 < made["completed"] < 1000

@@ -1,18 +1,13 @@
 """`baton profile`: what it asks of which server, and what it does with what it found."""
 
-import asyncio
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from aiohttp import web
 
 from bench import profile
 from bench.profile import in_flight, main
+from tests.unit.bench.refusing import Refusing, served
 
 WORKER = (
     'baton:cache_config_info{block_size="16",num_gpu_blocks="500",block_bytes="368640",'
@@ -20,56 +15,6 @@ WORKER = (
 )
 BUSY = 'baton:num_requests_running{role="decode",worker="decode-0"} 2.0\n'
 WAITING = 'baton:num_requests_waiting{role="prefill",worker="prefill-0"} 1.0\n'
-
-
-class Refusing:
-    """A server that answers no probe, and keeps what it was asked."""
-
-    def __init__(self, metrics: str) -> None:
-        self.metrics = metrics
-        self.bodies: list[dict[str, Any]] = []
-
-    async def models(self, _: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "m", "max_model_len": 4096}]})
-
-    async def told(self, _: web.Request) -> web.Response:
-        return web.Response(text=self.metrics)
-
-    async def complete(self, request: web.Request) -> web.Response:
-        self.bodies.append(await request.json())
-        return web.json_response({"error": {"message": "no probes here"}}, status=400)
-
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/v1/models", self.models)
-        app.router.add_get("/metrics", self.told)
-        app.router.add_post("/v1/completions", self.complete)
-        return app
-
-
-@contextmanager
-def served(server: Refusing) -> Iterator[str]:
-    """Its URL, on a thread of its own."""
-    loop, stop, ready, urls = asyncio.new_event_loop(), asyncio.Event(), threading.Event(), [""]
-
-    async def serve() -> None:
-        runner = web.AppRunner(server.app())
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        urls[0] = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        ready.set()
-        await stop.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield urls[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-        loop.close()
 
 
 ELSEWHERE = ("--page-bytes", "1", "--n-pages", "1")
