@@ -19,6 +19,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Exits with 2, and one line on stderr, where a flag makes no sense."""
     parser = _parser()
     options = parser.parse_all(argv)
+    if options.costs is None:
+        parser.error(
+            "--costs FILE is what `baton profile --output FILE` writes at a running server; or "
+            "opt-13b, a published set"
+        )
+    if options.devices is None:
+        parser.error("--devices N says how many there are, a worker each")
     if not options.goodput:
         parser.error("--goodput (or --slo) says what a request is owed: ttft:200 tpot:50 or so")
     workloads.complete(options, parser)
@@ -41,13 +48,12 @@ def _parser() -> Parser:
         "clock. The last line is JSON.",
     )
     group = parser.add_argument_group("plan")
-    group.add_argument("--devices", type=positive, required=True, help="a worker each", metavar="N")
+    group.add_argument("--devices", type=positive, help="needed: a worker each", metavar="N")
     group.add_argument(
         "--costs",
-        required=True,
         metavar="FILE",
-        help="what operations cost on such a device, as `baton profile` writes it; or opt-13b, a "
-        "published set",
+        help="needed: what operations cost on such a device, as `baton profile` writes it; or "
+        "opt-13b, a published set",
     )
     group.add_argument(
         "--goodput",

@@ -24,6 +24,7 @@ from bench.exits import FAILED_EXIT, USAGE_EXIT
 from bench.flag_types import Parser, json_object, positive, url
 from bench.profile_fit import Fit, Probes, Worker, fit, pooled
 from bench.profile_probes import Prober
+from bench.profile_report import poor_fits, table
 from bench.sender import connector, open_session
 from bench.simulate import costs_file
 from bench.simulate.costs_file import CostsFile, DecodeFields, PrefillFields, TransferFields
@@ -95,6 +96,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = api_key.NO_VARIABLES)
         return FAILED_EXIT
     show(table(file))
     show(json.dumps({"benchmark": "profile", **msgspec.to_builtins(file)}))
+    for told in poor_fits(file):
+        _tell(told)
     if file.measured["others_requests"]:
         _tell(_BUSY.format(n=file.measured["others_requests"]))
     return 0 if options.output is None or _is_written(options.output, file) else FAILED_EXIT
@@ -204,29 +207,6 @@ def costs(options: argparse.Namespace, served: Served, probes: Probes, took_s: f
         token_s=found.token_s,
         measured=_measured(options, served, found, worker) | {"seconds": took_s},
     )
-
-
-def table(file: CostsFile) -> str:
-    """For a reader, in units that fit."""
-    us, ms = 1e6, 1e3
-    told = file.measured
-    rows = [
-        ("prefill, a pass", file.prefill.fixed_s * ms, "ms"),
-        ("prefill, a token", file.prefill.per_token_s * us, "us"),
-        ("prefill, a pair of tokens", file.prefill.per_pair_s * 1e9, "ns"),
-        ("prefill, median error of the fit", 100 * float(told["prefill_error_median"]), "%"),
-        ("decode, a step", file.decode.fixed_s * ms, "ms"),
-        ("decode, a token of context", file.decode.per_context_token_s * us, "us"),
-        ("decode, a sequence", file.decode.per_sequence_s * ms, "ms"),
-        ("decode, median error of the fit", 100 * float(told["decode_error_median"]), "%"),
-        ("transfer, latency", file.transfer.latency_s * ms, "ms"),
-        ("transfer, bandwidth", file.transfer.bytes_per_s / 1e9, "GB/s"),
-        ("a request, beside passes", file.request_s * ms, "ms"),
-        ("a token, beside passes", file.token_s * ms, "ms"),
-        ("prefill takes longer beside decode by", float(told["prefill_slowdown"]), "x"),
-        ("decode takes longer beside prefill by", float(told["decode_slowdown"]), "x"),
-    ]
-    return "\n".join(f"{name:38} {value:12.4g} {unit}" for name, value, unit in rows)
 
 
 def _measured(

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 ROUNDS = 30  # of reweighting
 _LEAST_ERROR = 1e-3  # relative: smaller ones weigh the same
-_LEAST_S = 1e-6  # a cost that was fitted as 0, where 0 makes no sense
-_UNSEEN_BYTES_PER_S = 1e12  # faster than a client can tell
+LEAST_S = 1e-6  # a cost that was fitted as 0, where 0 makes no sense
+UNSEEN_BYTES_PER_S = 1e12  # faster than a client can tell
 
 
 class Alone(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,9 +127,9 @@ def fit(probes: Probes, worker: Worker) -> Fit:
         delay_s=delay_s,
         token_s=min(delay_s, probes.echo_s / 2),
         prefill_fixed_s=fixed_s,
-        prefill_token_s=max(token_s, _LEAST_S / worker.budget_tokens),
+        prefill_token_s=max(token_s, LEAST_S / worker.budget_tokens),
         prefill_pair_s=pair_s,
-        decode_fixed_s=max(decode[0], _LEAST_S),
+        decode_fixed_s=max(decode[0], LEAST_S),
         decode_context_token_s=decode[1],
         decode_sequence_s=decode[2],
         transfer_latency_s=latency_s,
@@ -222,7 +222,7 @@ def _transfer(alone: Iterable[Alone], worker: Worker) -> tuple[float, float]:
         waits_s.append(one.second_s - one.step_s)
         steps_s.append(one.step_s)
     latency_s, byte_s = least_relative(np.array(rows), np.array(waits_s), np.array(steps_s))
-    return latency_s, 1 / max(byte_s, 1 / _UNSEEN_BYTES_PER_S)
+    return latency_s, 1 / max(byte_s, 1 / UNSEEN_BYTES_PER_S)
 
 
 def _slowdown(beside: Sequence[Beside], worker: Worker, ratio: Callable[[Beside], float]) -> float:

@@ -23,7 +23,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from bench import profile, reasons, serve_flags, sweep_flags
+from bench import profile, profile_report, reasons, serve_flags, sweep_flags
 from bench.exits import FAILED_EXIT, INTERRUPTED_EXIT, USAGE_EXIT
 from bench.flag_types import Parser, above, list_of, positive
 from bench.measures import Goodput
@@ -234,7 +234,7 @@ def _measured(reality: Reality) -> list[Row]:
     files = {setup: reality.costs(setup) for setup in setups}
     for setup, file in files.items():
         costs_file.write(reality.options.result_dir / f"costs-{setup}.json", file)
-        print(f"{setup}\n{profile.table(file)}\n")
+        print(f"{setup}\n{profile_report.table(file)}\n")
     _tell("simulating")
     plans = {setup: reality.plan(setup) for setup in setups}
     slos = {setup: plan.slo for setup, plan in plans.items() if plan is not None}

@@ -106,6 +106,25 @@ def test_flags_that_make_no_sense_are_one_line(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ([], "--costs FILE is what `baton profile --output FILE` writes at a running server"),
+        (["--devices", "2", *SLO], "--costs FILE is what `baton profile --output FILE` writes"),
+        (["--costs", "c", *SLO], "--devices N says how many there are"),
+    ],
+)
+def test_what_a_plan_needs_is_one_line(
+    argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        plan_flags.parse(argv)
+    assert left.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"baton plan: error: {told}")
+    assert shown.count("\n") == 1
+
+
 def test_aliases_and_defaults(costs: str) -> None:
     options = plan_flags.parse(
         ["--costs", costs, "--devices", "8", "--slo", "ttft:200", "--workload", "prefix_repetition"]
