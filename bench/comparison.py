@@ -5,6 +5,7 @@ DistServe's figure 9). Every goal is searched for in every round at every server
 the same points: a point is measured once and judged by each. Must not measure or write anything.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -30,6 +31,9 @@ SOLO_TTFTS = 5.0  # an SLO at scale 1 is so many times what one request alone ta
 SOLO_TPOTS = 3.0
 _REQUESTS = ((0.9, 200), (1.0, 1000))
 """(Attainment up to, requests that it takes to tell it apart from a point or two less.)"""
+_MORE, _SPARE, _ROUND = 4, 1.5, 100
+"""Of requests that are to bound a rate: times as many, at least; times what seems enough; a
+multiple of."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -198,6 +202,26 @@ def results(design: Design, points: Sequence[Point], slo: Goodput) -> list[Resul
             unbounded = any(is_out_of_reach(seen, goal.target) for seen in by_round)
             found.append(Result(server, goal, tuple(brackets), unbounded))
     return found
+
+
+def requests_to_bound(design: Design, points: Sequence[Point], slo: Goodput, result: Result) -> int:
+    """So many a point that this result, which so few bound by no rate, likely is. The last of a
+    burst waits for all before it: latencies are taken to grow with how many there are."""
+    n_requests, limit = design.requests(result.goal.target), scaled(slo, result.goal.scale)
+    own = [
+        point
+        for point in of(points, result.server)
+        if point.setting.part == "search" and point.setting.n_requests >= n_requests
+    ]
+    fastest = max(own, key=lambda point: point.setting.rate or 0.0)
+    series = measures.series_s([outcome for outcome in fastest.outcomes if outcome.ok])
+    room = [
+        limit_ms / measures.MS / float(np.quantile(series[name], result.goal.target))
+        for name, limit_ms in (("ttft", limit.ttft_ms), ("e2el", limit.e2el_ms))
+        if limit_ms is not None and series[name]
+    ]
+    wanted = n_requests * max(_MORE, _SPARE * min(room, default=0.0))
+    return _ROUND * math.ceil(max(wanted, requests_for(result.goal.target)) / _ROUND)
 
 
 def common_rate(found: Sequence[Result]) -> float | None:

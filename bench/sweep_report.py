@@ -143,11 +143,16 @@ def _remarks(sweep: Sweep, found: Sequence[Result]) -> list[str]:
                 f"**Few requests**: {n} a point, where {100 * target:g} % takes {enough}: "
                 "the rates are less sure than they look."
             )
-    beyond = sorted({result.server for result in found if result.is_out_of_reach})
-    if beyond:
+    beyond = [result for result in found if result.is_out_of_reach]
+    if beyond and sweep.slo is not None:
+        names = ", ".join(sorted({result.server for result in beyond}))
+        n_more = max(
+            comparison.requests_to_bound(sweep.design, sweep.points, sweep.slo, result)
+            for result in beyond
+        )
         remarks.append(
-            f"**Not bounded by so few requests**: {', '.join(beyond)}. All are sent before the "
-            "first ones end, so a higher rate is no more load; --num-prompts sends more."
+            f"**Not bounded by so few requests**: {names}. All are sent before the first ones end, "
+            f"so a higher rate is no more load; --num-prompts {n_more} is likely enough."
         )
     n_rounds = {result.server: len(result.brackets) for result in found}
     if min(n_rounds.values()) < sweep.design.rounds or len(n_rounds) < len(sweep.design.servers):

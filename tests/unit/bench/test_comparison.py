@@ -9,9 +9,19 @@ import pytest
 
 from bench import sweep_report
 from bench.client import Outcome
-from bench.comparison import Design, Goal, compared, requests_for, results, scaled, slo_of_solo
+from bench.comparison import (
+    Design,
+    Goal,
+    Result,
+    compared,
+    requests_for,
+    requests_to_bound,
+    results,
+    scaled,
+    slo_of_solo,
+)
 from bench.measures import Goodput
-from bench.search import Limits
+from bench.search import Bracket, Limits
 from bench.store import Point, Setting, Store
 from bench.sweep import run
 from bench.sweep_report import Sweep
@@ -49,12 +59,10 @@ class Servers:
         draw = random.Random(setting.key)
         busy = min((setting.rate or 0) / self.capacities[setting.server], 0.9999)
         mean_s = 0.02 / (1 - busy)
-        outcomes = [
-            self._outcome(n, draw.uniform(0, 2 * mean_s)) for n in range(setting.n_requests)
-        ]
+        outcomes = [self.outcome(n, draw.uniform(0, 2 * mean_s)) for n in range(setting.n_requests)]
         return Point(setting=setting, began=len(self.measured), outcomes=tuple(outcomes))
 
-    def _outcome(self, index: int, ttft_s: float) -> Outcome:
+    def outcome(self, index: int, ttft_s: float) -> Outcome:
         times_s = [ttft_s, ttft_s + 0.005]
         return Outcome(
             index=index,
@@ -99,6 +107,21 @@ def test_a_server_that_a_handful_of_requests_never_load_is_told_as_such(tmp_path
         Sweep(design=plan, points=store.points, slo=SLO, n_devices=1, request_log=None)
     )
     assert "**Not bounded by so few requests**: fast." in told
+    assert "; --num-prompts 200 is likely enough." in told
+
+
+@pytest.mark.parametrize(("limit_ms", "n"), [(None, 800), (1000, 800), (2000, 1200), (1999, 1200)])
+def test_more_requests_by_how_far_the_slo_is_from_what_a_burst_takes(
+    limit_ms: float | None, n: int
+) -> None:
+    """200 at once take up to 0.5 s."""
+    servers, plan = Servers(), design(rounds=1)
+    outcomes = [servers.outcome(k, 0.5) for k in range(200)]
+    setting = Setting(part="search", server="fast", round=0, rate=4000, n_requests=200)
+    point = Point(setting=setting, began=0, outcomes=tuple(outcomes))
+    result = Result("fast", Goal(0.9, 1), (Bracket(4000, None),), is_out_of_reach=True)
+    slo = Goodput(ttft_ms=limit_ms, tpot_ms=10)
+    assert requests_to_bound(plan, [point], slo, result) == n
 
 
 def test_servers_are_measured_in_turn(tmp_path: Path) -> None:
