@@ -77,6 +77,33 @@ def test_nobody_there_is_told_with_the_flag_that_names_another(host: str) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"\x15\x03\x01\x00\x02\x02\x46", "does not speak HTTP"),  # an alert of TLS
+        (b"", "has ended the connection: it has just ended, or does not speak HTTP"),
+    ],
+)
+def test_what_is_no_http_is_told_with_the_other_scheme(answer: bytes, told: str) -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async def ask() -> tuple[str, str]:
+        async with (
+            await asyncio.start_server(close, "127.0.0.1", 0) as server,
+            aiohttp.ClientSession() as session,
+        ):
+            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            with pytest.raises(aiohttp.ClientError) as raised:
+                await session.get(f"http://{address}")
+            return address, reasons.no_server(f"a=http://{address}", "--server", raised.value)
+
+    address, line = asyncio.run(ask())
+    assert line == f"a=http://{address} {told}: --server a=https://{address} may be meant"
+
+
 def test_faults_that_differ_in_numbers_alone_are_told_once() -> None:
     faults = ["late: 12.5 ms", "gone", "late: 300 ms", "late: 7 ms", "gone"]
     assert reasons.grouped(faults) == [("late: 12.5 ms", 3), ("gone", 2)]
