@@ -34,6 +34,8 @@ class Leftovers:
                 left[key] = now
             elif _has_ended(unlisted, now):
                 del left[key]
+            elif now.step_age_s == 0:  # nothing runs, it seems: the next pulse tells
+                left[key] = now
         if not left:
             del self._at[worker]
 

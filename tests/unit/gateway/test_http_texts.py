@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -75,9 +76,10 @@ def test_what_no_worker_has_when_the_server_stops_is_told_so(smollm2: TextModel,
     fields = {} if path == "/tokenize" else {"truncate_prompt_tokens": 4}
 
     async def test(served: Served) -> None:
-        waiting = [asyncio.create_task(served.post(path, prompt=LONG, **fields)) for _ in range(3)]
+        ask = partial(served.post, path, prompt=3 * LONG, **fields)
+        waiting = [asyncio.create_task(ask()) for _ in range(3)]
         await until(lambda: served.admission.in_progress == 3)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
         served.admission.draining = True
         served.admission.give_up()
         for response in await asyncio.gather(*waiting):

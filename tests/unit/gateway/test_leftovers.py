@@ -40,6 +40,15 @@ def test_a_worker_that_computes_nothing_has_ended_all() -> None:
     assert not one.beside(P, U)
 
 
+def test_a_worker_whose_last_pass_ended_meanwhile_has_ended_all() -> None:
+    one = left()
+    one.heard(P, beat(7))
+    one.heard(P, beat(8, age_s=0.0))
+    assert one.beside(P, U)
+    one.heard(P, beat(8, age_s=0.0))
+    assert not one.beside(P, U)
+
+
 def test_nobody_is_beside_itself() -> None:
     one = left()
     assert not one.beside(P, T)
