@@ -33,6 +33,10 @@ if ! supported "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev
         die "$python lacks the venv module." "  Debian 12 or 13:  apt-get install -y python3-venv"
     "$python" -m venv --clear "$venv"
 fi
-echo "installing baton-serving$extra into $venv (some minutes the first time)" >&2
+began=$(date +%s)
+echo "installing baton-serving$extra into $venv: some minutes the first time" >&2
+echo "1/2 PyTorch" >&2
 "$venv/bin/python" scripts/install_torch.py
+echo "2/2 the rest; where there is a C++ compiler, kernels are compiled, a minute or two" >&2
 "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --editable ".$extra"
+echo "installed in $(($(date +%s) - began)) s" >&2
