@@ -139,8 +139,8 @@ class ServeConfig(HttpOptions, frozen=True, kw_only=True):
             "cuda" in p.devices for p in pools
         ):
             raise ValueError(
-                "gpu_memory_utilization is nothing without devices such as cuda:0; "
-                "kv_cache_memory_bytes says what pages take in memory"
+                "--gpu-memory-utilization: only with --devices cuda:N; on CPUs "
+                "--kv-cache-memory-bytes 2GiB says what pages take"
             )
         formats = {tuning(self, role).quantization for role in (Role.PREFILL, Role.DECODE)}
         if self.dtype == "float32" and self.prefill.workers and formats > {"int8"}:

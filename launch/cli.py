@@ -98,7 +98,13 @@ def _say(event: str, text: str) -> None:
         logging.getLogger(__name__).log(level, line(event, detail=text))
     else:
         remark = "warning: " if event == "warning" else ""
-        print(f"baton: {remark}{text}", file=sys.stderr)
+        for told in text.splitlines():
+            print(f"baton: {remark}{told}", file=sys.stderr)
+
+
+def _warn(remarks: Iterable[str]) -> None:
+    for remark in remarks:
+        _say("warning", remark)
 
 
 def _set_up_log(config: "ServeConfig", name: str) -> None:
@@ -171,13 +177,15 @@ def _serve(argv: list[str]) -> int:
 
     if not has_terminal():  # SIGHUP is for workers, and there is none yet
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    told = load_serve(argv, os.environ)
+    remarks: list[str] = []
+    told = load_serve(argv, os.environ, remarks.append)
     from common.ids import Role
     from launch.security import hide_arguments
 
     _set_up_log(told, Role.GATEWAY)
     if hide_arguments():
-        _say("warning", _KEY_WAS_SHOWN)
+        remarks.append(_KEY_WAS_SHOWN)
+    _warn(remarks)
     _begin(told, Role.PREFILL, Role.DECODE)
     config = _settled(told)
     from launch.local import serve
@@ -191,11 +199,13 @@ def _worker(role: str, argv: list[str]) -> int:
     from common.ids import Role
     from launch.settings import load_worker
 
-    told = load_worker(Role(role), argv, os.environ)
+    remarks: list[str] = []
+    told = load_worker(Role(role), argv, os.environ, remarks.append)
     from launch.checks import check_join
     from launch.security import check_control
 
     _set_up_log(told.config, role)
+    _warn(remarks)
     check_control(told.config)
     check_join(told.join)
     _begin(told.config, Role(role))
@@ -223,8 +233,7 @@ def _begin(config: "ServeConfig", *roles: "Role") -> None:
     check_torch()
     check_gpus(config, roles)
     raise_open_files()
-    for warning in kernel_warnings():
-        _say("warning", warning)
+    _warn(kernel_warnings())
 
 
 def _settled(config: "ServeConfig") -> "ServeConfig":
@@ -256,7 +265,9 @@ def _status(argv: list[str]) -> int:
 def _check(argv: list[str]) -> int:
     from launch.check.command import check
 
-    code, text = check(argv, os.environ)
+    remarks: list[str] = []
+    code, text = check(argv, os.environ, remarks.append)
+    _warn(remarks)
     print(text)
     return code
 

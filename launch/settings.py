@@ -22,7 +22,7 @@ from common.config import DecodeConfig, PrefillConfig, ServeConfig, tuning
 from common.errors import SetupError
 from common.ids import Role
 from common.sections import HttpOptions, ModelOptions, PoolTuning, ProcessOptions, Section
-from launch.flags import Parser, refusal, remark
+from launch.flags import Parser, refusal, remark, without_unneeded
 from launch.options import ENV_PREFIX, Option, Value, hint, options_of
 
 OPTIONS = options_of(ServeConfig)
@@ -73,11 +73,20 @@ class Joined:
     join: str  # ZeroMQ address
 
 
-def load_serve(argv: Sequence[str], environ: Mapping[str, str]) -> ServeConfig:
-    """The configuration of `baton serve`. Raises SetupError; exits after --help."""
+def to_nobody(_remark: str) -> None:
+    """For whoever wants no warnings."""
+
+
+def load_serve(
+    argv: Sequence[str], environ: Mapping[str, str], warn: Callable[[str], None] = to_nobody
+) -> ServeConfig:
+    """The configuration of `baton serve`. Raises SetupError; exits after --help.
+
+    `warn` hears of each flag of another server's that was given and is not needed.
+    """
     parser = _parser("baton serve", "Serve a model over HTTP: a prefill pool and a decode pool.")
     _add_options(parser, OPTIONS.values(), _ROLES, _TUNING_NOTE)
-    return _load(_parse(parser, argv), environ)
+    return _load(_parse(parser, argv, warn), environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +97,25 @@ class ToCheck:
     as_json: bool
 
 
-def load_check(argv: Sequence[str], environ: Mapping[str, str]) -> ToCheck:
+def load_check(
+    argv: Sequence[str], environ: Mapping[str, str], warn: Callable[[str], None] = to_nobody
+) -> ToCheck:
     """Of `baton check`, which takes what `baton serve` takes. Raises SetupError; exits after
     --help."""
     parser = _parser("baton check", "What this machine can do, and what would stop it from serving")
     parser.add_argument("--json", action="store_const", const="json", help="for programs")
     _add_options(parser, OPTIONS.values(), _ROLES, _TUNING_NOTE)
-    flags = _parse(parser, argv)
+    flags = _parse(parser, argv, warn)
     as_json = flags.pop("json", None) is not None
     return ToCheck(_load(flags, environ), as_json)
 
 
-def load_worker(role: Role, argv: Sequence[str], environ: Mapping[str, str]) -> Joined:
+def load_worker(
+    role: Role,
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    warn: Callable[[str], None] = to_nobody,
+) -> Joined:
     """The configuration of `baton prefill` or `baton decode`, its pool of one worker.
 
     A file and variables may be those of the server it joins. Raises SetupError; exits after --help.
@@ -108,7 +124,7 @@ def load_worker(role: Role, argv: Sequence[str], environ: Mapping[str, str]) -> 
     parser.add_argument("--join", metavar="ADDR", required=True, help="shown by `baton serve`")
     own = (option for option in OPTIONS.values() if _is_for_worker(option))
     _add_options(parser, own, [role], f"Over what a file says under [{role}].")
-    flags = _parse(parser, argv)
+    flags = _parse(parser, argv, warn)
     join = str(flags.pop("join"))
     if _JOIN.fullmatch(join) is None or not join.isprintable():
         raise SetupError(f"--join {join}: must be tcp://HOST:PORT, HOST:PORT or ipc://PATH")
@@ -126,7 +142,7 @@ def load_fetch(argv: Sequence[str], environ: Mapping[str, str]) -> Path:
     """The cache directory that `baton fetch` fills. Raises SetupError; exits after --help."""
     parser = _parser("baton fetch", "Download the default model, and print where it is.", "[flags]")
     _add_options(parser, [OPTIONS["cache_dir"]], _ROLES, _TUNING_NOTE)
-    return cache_dir(_load(_parse(parser, argv), environ))
+    return cache_dir(_load(_parse(parser, argv, to_nobody), environ))
 
 
 def cache_dir(config: ServeConfig) -> Path:
@@ -293,24 +309,45 @@ def _default_text(option: Option, default: object) -> str:
     return str(default)
 
 
-def _parse(parser: Parser, argv: Sequence[str]) -> _Flags:
-    """What was given, by key. `--max_model_len` is read as `--max-model-len`."""
+def _parse(parser: Parser, argv: Sequence[str], warn: Callable[[str], None]) -> _Flags:
+    """What was given, by key. `--max_model_len` is read as `--max-model-len`.
+
+    Raises SetupError with a line for each flag that is unknown or has a wrong value.
+    """
     arguments = [_kebab(argument) for argument in argv]
     _check_names(arguments)
+    arguments, unneeded = without_unneeded(arguments, parser.flags())
     known, rest = parser.parse_known_args(arguments)
+    rest = [argument for argument in rest if argument not in unneeded]
     takes_model = "--model" in parser.flags() and not hasattr(known, "model")
     if takes_model and rest and not rest[0].startswith("-"):
         known.model = rest.pop(0)  # as in `vllm serve MODEL`
         takes_model = False
-    if rest:
-        raise SetupError(refusal(rest, parser.flags()))
     given: dict[str, str | list[list[str]]] = vars(known)
-    return {
+    flags = {
         key: value
         if isinstance(value, str)
         else _one_text(OPTIONS[key].flag, value, may_be_model=takes_model)
         for key, value in given.items()
     }
+    faults = [refusal(rest, parser.flags())] if rest else []
+    faults += _wrong_values(flags)
+    if faults:
+        raise SetupError("\n".join(faults))
+    for told in unneeded.values():
+        warn(told)
+    return flags
+
+
+def _wrong_values(flags: _Flags) -> list[str]:
+    faults: list[str] = []
+    for key, text in flags.items():
+        if key in OPTIONS:
+            try:
+                _from_text(OPTIONS[key], text, f"{OPTIONS[key].flag} ")
+            except SetupError as error:
+                faults.append(str(error))
+    return faults
 
 
 def _check_names(arguments: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """`baton check`: the whole of it, with the flags of `baton serve`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -14,15 +14,19 @@ from launch.check.findings import Level, about_kernels, findings, lacking_for, w
 from launch.check.machine import gpu, machine, processor, software
 from launch.check.refusals import refusals
 from launch.check.report import as_json, as_text, serves
-from launch.settings import load_check
+from launch.settings import load_check, to_nobody
 
 
-def check(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str]:
+def check(
+    argv: Sequence[str], environ: Mapping[str, str], warn: Callable[[str], None] = to_nobody
+) -> tuple[int, str]:
     """The exit code, 1 where something would stop it from serving, and what to print.
+
+    `warn` hears of each flag of another server's that is not needed.
 
     Raises SetupError where the flags make no sense; exits after --help.
     """
-    told = load_check(argv, environ)
+    told = load_check(argv, environ, warn)
     facts = machine(told.config)
     found = findings(facts, told.config, refusals(told.config))
     show = as_json if told.as_json else as_text

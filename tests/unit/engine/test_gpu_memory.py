@@ -110,7 +110,7 @@ def test_more_than_there_is_is_refused_with_who_takes_it() -> None:
 
 
 def test_a_share_of_no_gpu_is_refused() -> None:
-    with pytest.raises(ValueError, match="gpu_memory_utilization is nothing without devices"):
+    with pytest.raises(ValueError, match="--gpu-memory-utilization: only with --devices"):
         ServeConfig(gpu_memory_utilization=0.9)
 
 

@@ -64,6 +64,14 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert capsys.readouterr().err == f"baton: {message}\n"
 
 
+def test_several_mistakes_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--enforce-eager", "--prot", "1", "--uds", "/x"]) == 2
+    assert capsys.readouterr().err == (
+        "baton: unknown flag --prot; did you mean --port?\n"
+        "baton: unknown flag --uds: not supported: the API listens on --host and --port\n"
+    )
+
+
 def test_no_command_at_all_shows_the_help_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("usage: baton COMMAND")

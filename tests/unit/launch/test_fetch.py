@@ -164,6 +164,24 @@ def test_a_hub_id_without_a_hub_is_refused_with_the_remedy(
         resolve_model("nobody/nothing", cache_dir=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("SmolLM2", "is no path here; "),
+        ("smollm2-135m", "is no path here; "),
+        ("SmolLM2-135M-Instrcut", "is no path here; "),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "is no path here, and the hub did not give it .*"),
+    ],
+)
+def test_a_name_like_the_default_models_is_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, told: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    named = r"did you mean SmolLM2-135M-Instruct, the default\?$"
+    with pytest.raises(SetupError, match=rf"^model: {model} {told}{named}"):
+        resolve_model(model, cache_dir=tmp_path)
+
+
 def test_the_name_a_model_is_served_under(tmp_path: Path) -> None:
     assert model_name(None) == "SmolLM2-135M-Instruct"
     assert model_name("/models/tiny.Q4_1.gguf") == "tiny.Q4_1"
