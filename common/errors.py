@@ -36,9 +36,10 @@ class ContextOverflow(ClientError):
     """Prompt and output do not fit the model's context together."""
 
     def __init__(self, n_prompt: int, max_tokens: int, max_model_len: int, *, param: str) -> None:
+        unit = "token" if n_prompt == 1 else "tokens"
         super().__init__(
             f"This model's maximum context length is {max_model_len} tokens, but "
-            f"{n_prompt} tokens of prompt and {max_tokens} of output were asked for "
+            f"{n_prompt} {unit} of prompt and {max_tokens} of output were asked for "
             f"({n_prompt + max_tokens} in all). Shorten the prompt or lower max_tokens.",
             param=param,
         )

@@ -61,6 +61,7 @@ class ChatTemplate:
             }
         except _COMPILE_ERRORS as error:
             raise SetupError(f"the chat template is not valid jinja2: {error}") from error
+        self.takes_tools = self._variants.get("tool_use", self._variants["default"]).names_tools
         self._special_tokens = dict(special_tokens)
         self._whose = "the model's" if param is None else "the request's"
         self._param = param
@@ -117,6 +118,7 @@ class _Variant:
         self.takes_text = not self.takes_parts or any(
             test.name == "string" for test in tree.find_all(nodes.Test)
         )
+        self.names_tools = any(name.name == "tools" for name in tree.find_all(nodes.Name))
         self.template = environment.from_string(source)
 
 

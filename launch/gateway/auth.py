@@ -18,7 +18,9 @@ from launch.gateway.api.errors import error_response, json_response
 from launch.gateway.api.responses import ErrorBody, ErrorDetail, encode
 from launch.gateway.places import Places, of_key
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/metrics", "/ui", "/docs", "/openapi.json"})
+OPEN_PATHS = frozenset(
+    {"/", "/health", "/ready", "/ping", "/metrics", "/ui", "/docs", "/openapi.json"}
+)
 """Probes, monitoring and whoever reads what the API is ask without a key, as in vLLM. Whatever else
 there is, or will be, has it asked for."""
 
@@ -119,7 +121,7 @@ class KeyGuard:
 
     def _refuse_more(self, limit: int) -> Response:
         error = Overloaded(
-            f"{limit} requests of {limit} (--max-streams-per-key) are in progress for this API key",
+            f"requests in progress for this API key: {limit} of {limit} (--max-streams-per-key)",
             retry_after_s=FULL_RETRY_S,
         )
         self._metrics.failure(error.status)

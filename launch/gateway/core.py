@@ -112,7 +112,7 @@ class GatewayCore:
     def _submit(self, generate: Generate, now: float) -> None:
         if len(self._requests) >= self._options.max_requests and not generate.promised:
             limit = self._options.max_requests
-            error = Overloaded(f"{limit} requests of {limit} are in flight", retry_after_s=1.0)
+            error = Overloaded(f"requests in flight: {limit} of {limit}", retry_after_s=1.0)
             self._out.add(Rejected(generate.request, error))
             return
         transfer = self._attempts.begin(generate, now)

@@ -27,7 +27,7 @@ class Lane:
         """What `work` gives. Cancelled in line: it is not begun. Raises Overloaded."""
         if self._n_pending >= self._max_pending:
             raise Overloaded(
-                f"{self._n_pending} requests of {self._max_pending} wait for {self._name}",
+                f"requests that wait for {self._name}: {self._n_pending} of {self._max_pending}",
                 retry_after_s=RETRY_S,
             )
         self._n_pending += 1

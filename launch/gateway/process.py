@@ -72,6 +72,7 @@ class _Gateway:
         places = Places(len(serve.api_key or ()), shared=Path(config.places), gateway=number)
         engine, follower = self._control.engine, self._follower
         self._server = HttpServer(serve, engine, metrics, places, follower.all_ready)
+        self._server.tells_misfits = number == 0
         self._siblings = Siblings(
             Path(serve.run_dir or ""), instance, self._part, follower.siblings
         )

@@ -22,6 +22,7 @@ from launch.gateway.auth import guarded
 from launch.gateway.connection import SEND_BUFFER_BYTES, Limits, connections
 from launch.gateway.engine import Engine
 from launch.gateway.http import create_app
+from launch.gateway.misfits import misfits
 from launch.gateway.places import Places
 
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that none is cut under a request
@@ -51,6 +52,7 @@ class HttpServer:
         self._admission = Admission(config.max_waiting_requests, metrics, places)
         if all_ready is not None:
             self._admission.all_ready = all_ready
+        self.tells_misfits = True  # of several gateways one does
         self._http: _Server | None = None
         self._prepared = asyncio.Event()
 
@@ -61,6 +63,9 @@ class HttpServer:
         text = await asyncio.to_thread(
             load_text_model, Path(config.model or ""), chat_template=template
         )
+        if self.tells_misfits:
+            for event, detail in misfits(text, config):
+                _log.warning(line(event, detail=detail))
         grammars = Grammars(lambda: GrammarTokenizer(text))
         grammars.prepare()
         app = create_app(self._engine, text, config, metrics, self._admission, grammars)

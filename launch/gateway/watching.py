@@ -63,7 +63,11 @@ def watching_routes(
         document = status(server(), workers, own, elsewhere, after)
         return json_response(encode(document), headers={"cache-control": "no-store"})
 
-    page = [Route("/ui", _to_the_page), Mount("/ui", _Page(directory=UI))]
+    page = [
+        Route("/", _to_the_page),
+        Route("/ui", _to_the_page),
+        Mount("/ui", _Page(directory=UI)),
+    ]
     return [Route("/status", tell), *(page if with_page else ())]
 
 

@@ -47,7 +47,7 @@ class Admission:
             raise _stopping()
         if not self._places.take(ALL, self._limit):
             raise Overloaded(
-                f"{self._limit} requests of {self._limit} (--max-waiting-requests) are in progress",
+                f"requests in progress: {self._limit} of {self._limit} (--max-waiting-requests)",
                 retry_after_s=FULL_RETRY_S,
             )
         self._count(1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.errors import ClientError
+from launch.gateway.wording import count
 
 MAX_ENTRIES = 2**18  # of a body's lists and objects, all together
 MAX_LISTS = 2**15  # and objects
@@ -74,7 +75,8 @@ def check_amount(body: bytes) -> None:
 
 def too_much(told: Amount) -> ClientError:
     return ClientError(
-        f"the body has {told.lists} lists and objects, with {told.entries} entries; at most "
+        f"the body has {count(told.lists, 'list or object', 'lists and objects')}, with "
+        f"{count(told.entries, 'entry', 'entries')}; at most "
         f"{MAX_LISTS}, with {MAX_ENTRIES}",
         status=413,
     )

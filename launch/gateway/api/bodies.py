@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from common.errors import ClientError, Overloaded
 from launch.gateway.api.decoding import shown
+from launch.gateway.wording import count
 
 MAX_BODY_BYTES = 2**24
 MAX_HELD_BYTES = 8 * MAX_BODY_BYTES
@@ -61,7 +62,8 @@ class Bodies:
                 return await anext(stream, b"")
         except TimeoutError as error:
             raise ClientError(
-                f"the body has not come within {self._patience_s:g} s; {n_bytes} bytes of it have",
+                f"the body has not come within {self._patience_s:g} s; of it have come "
+                f"{count(n_bytes, 'byte')}",
                 status=408,
             ) from error
 

@@ -6,7 +6,7 @@ Which field it is, what it holds, and what it may hold: `msgspec` decodes, and s
 import difflib
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -15,9 +15,12 @@ import msgspec
 
 from common.errors import ClientError
 from launch.gateway.api.amounts import check_amount
+from launch.gateway.api.support import refusal
+from launch.gateway.wording import count
 
 _ONE_LINE = "leave it out: JSON comes on one line"
 _BY_ITSELF = "leave it out: the server hands over by itself"
+_NO_BEAMS = "leave it out: sequences are drawn one by one"
 _TEXT_ALONE = "leave it out: text alone is served"
 INSTEAD = {
     "max_tokens": "use max_output_tokens",
@@ -38,6 +41,9 @@ INSTEAD = {
     "prompt_embeds": "send text, or token ids",
     "input_ids": "use prompt",
     "sampling_params": "put its fields at the top level",
+    "early_stopping": _NO_BEAMS,
+    "num_beams": _NO_BEAMS,
+    "beam_width": _NO_BEAMS,
     "logits_processors": "use logit_bias",
     "custom_logit_processor": "use logit_bias",
     "logprob_token_ids": "use logprobs, or top_logprobs",
@@ -80,7 +86,7 @@ _LENGTH = re.compile(r"^Expected `(?P<kind>\w+)` of length (?P<sign>[<>])= (?P<b
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _GOT = re.compile(r", got `[^`]*`$")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_PARTS = {"str": "characters", "array": "items", "object": "entries"}
+_PARTS = {"str": ("character", ""), "array": ("item", ""), "object": ("entry", "entries")}
 _MAX_SHOWN_CHARS = 60
 _MAX_PATH_CHARS = 200  # ours are shorter; a client's own key may read like one
 _BAD_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
@@ -134,6 +140,8 @@ def _explained(text: str, body: bytes, kind: type) -> ClientError:
         pass  # a number too large for any type: `text` says so, or speaks of what comes before it
     except _BAD_JSON as error:
         return _not_json(error, body)
+    if isinstance(value, dict) and (refused := _refused(value, kind)) is not None:
+        return refused  # first: what is wrong may have a meaning beside it alone
     unknown = _UNKNOWN.match(text)
     if unknown and isinstance(value, dict) and unknown["name"] in value:
         return _unknown_field(unknown["name"], "", kind)  # whatever it reads like
@@ -151,12 +159,21 @@ def _explained(text: str, body: bytes, kind: type) -> ClientError:
     return ClientError(_wrong(path, what, _value_at(value, path), kind), param=path)
 
 
+def _refused(body: Mapping[str, Any], kind: type) -> ClientError | None:
+    """The first of its fields that asks for what is not here."""
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        why = refusal(hint, body[name]) if name in body else None
+        if why is not None:
+            return ClientError(f"{name} is not supported: {why}", param=name)
+    return None
+
+
 def _wrong(path: str, what: str, got: object, kind: type) -> str:
     """What is said of a value at a path, of which `msgspec` says `what`."""
     length = _LENGTH.match(what)
     if length is not None and isinstance(got, str | list | dict):
         limit = f"at {'most' if length['sign'] == '<' else 'least'} {length['bound']}"
-        return f"{path} has {len(got)} {_PARTS[length['kind']]}; {limit}"
+        return f"{path} has {count(len(got), *_PARTS[length['kind']])}; {limit}"
     choices = ", ".join(shown(one) for one in _choices(_types_at(kind, path)))
     wanted = _GOT.sub("", what).replace(" | null", "")
     if choices and wanted.startswith("Invalid enum value"):

@@ -23,7 +23,11 @@ from launch.gateway.protocol import MAX_HEAD_BYTES
 
 _Schema = Mapping[str, Any]
 _REF = "#/components/schemas/"
-_UNITS = {"string": "characters", "array": "items", "object": "entries"}
+_UNITS = {
+    "string": ("character", "characters"),
+    "array": ("item", "items"),
+    "object": ("entry", "entries"),
+}
 _HEAD = """# The HTTP API
 
 Made by `python -m launch.gateway.api.reference` from the types that decode requests. A running
@@ -141,7 +145,10 @@ def _length(schema: _Schema) -> str:
     least, most = schema.get(f"min{suffix}"), schema.get(f"max{suffix}")
     said = [f"at least {least}"] if least else []
     said += [] if most is None else [f"at most {most}"]
-    return f" ({', '.join(said)} {_UNITS[kind]})" if said else ""
+    if not said:
+        return ""
+    n_last = least if most is None else most
+    return f" ({', '.join(said)} {_UNITS[kind][n_last != 1]})"
 
 
 def _objects(components: Mapping[str, _Schema], names: Iterable[str]) -> list[str]:

@@ -75,7 +75,7 @@ def test_without_a_key_only_probes_are_answered(smollm2: TextModel) -> None:
 )
 def test_no_path_is_taken_for_a_probes(smollm2: TextModel, path: str) -> None:
     async def test(_: Served, client: httpx.AsyncClient) -> None:
-        assert (await client.get(path)).status_code == 401
+        assert (await client.get(f"http://t{path}")).status_code == 401
 
     run(smollm2, test, api_key=KEYS)
 
@@ -169,7 +169,7 @@ def test_each_key_has_so_many_streams(smollm2: TextModel) -> None:
         assert refused.status_code == 429
         assert refused.headers["retry-after"] == "1"
         assert refused.json()["error"] == {
-            "message": "1 requests of 1 (--max-streams-per-key) are in progress for this API key",
+            "message": "requests in progress for this API key: 1 of 1 (--max-streams-per-key)",
             "type": "rate_limit_error",
             "param": None,
             "code": 429,

@@ -238,7 +238,7 @@ def test_past_the_bound_and_while_stopping(smollm2: TextModel) -> None:
         served.admission.enter()
         for path in ("/v1/completions", "/v1/chat/completions", "/tokenize"):
             response = await served.client.post(path, content=b"not read")
-            assert "1 requests of 1" in error(response, 429)["message"]
+            assert "requests in progress: 1 of 1" in error(response, 429)["message"]
             assert response.headers["retry-after"] == "1"
         served.admission.leave()
         served.admission.draining = True

@@ -30,7 +30,7 @@ def test_nothing_else_waits_for_it_and_the_line_has_an_end() -> None:
     async def test(lane: Lane, go: threading.Event) -> None:
         second = asyncio.create_task(lane.run(lambda: 2))
         assert await asyncio.to_thread(lambda: 3) == 3
-        with pytest.raises(Overloaded, match="2 requests of 2 wait for tests") as raised:
+        with pytest.raises(Overloaded, match="requests that wait for tests: 2 of 2") as raised:
             await lane.run(lambda: 4)
         assert (raised.value.status, raised.value.retry_after_s) == (429, RETRY_S)
         go.set()

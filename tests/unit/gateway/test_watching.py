@@ -92,8 +92,9 @@ def test_since_when_the_series_is_wanted_is_a_number(smollm2: TextModel) -> None
 
 def test_the_page_needs_nothing_from_elsewhere(smollm2: TextModel) -> None:
     async def test(served: Served) -> None:
-        response = await served.client.get("/ui")
-        assert (response.status_code, response.headers["location"]) == (307, "ui/")
+        for path in ("/", "/ui"):
+            response = await served.client.get(path)
+            assert (response.status_code, response.headers["location"]) == (307, "ui/")
         page = await served.client.get("/ui/")
         assert "default-src 'none'" in page.headers["content-security-policy"]
         linked = re.findall(r'(?:href|src)="([^".#][^"]*)"', page.text)
@@ -137,7 +138,7 @@ def test_the_page_is_open_and_what_it_shows_is_not(smollm2: TextModel) -> None:
 def test_the_page_may_be_left_out(smollm2: TextModel) -> None:
     async def test(served: Served) -> None:
         assert (await served.client.get("/status")).status_code == 200
-        for path in ("/ui", "/ui/", "/ui/main.js"):
+        for path in ("/", "/ui", "/ui/", "/ui/main.js"):
             assert (await served.client.get(path)).status_code == 404
 
     run(smollm2, test, ServeConfig(served_model_name="tiny", ui=False))

@@ -56,7 +56,7 @@ def test_texts_may_have_as_many_commas_as_they_like() -> None:
     ("body", "told"),
     [
         (b"[" + b",".join([b"1"] * MAX_ENTRIES) + b"]", None),
-        (b"[" + b",".join([b"1"] * (MAX_ENTRIES + 1)) + b"]", "1 lists and objects, with 262145"),
+        (b"[" + b",".join([b"1"] * (MAX_ENTRIES + 1)) + b"]", "1 list or object, with 262145"),
         (b"[" + b",".join([b"{}"] * (MAX_LISTS - 1)) + b"]", None),
         (b"[" + b",".join([b"{}"] * MAX_LISTS) + b"]", "32769 lists and objects, with 65536"),
         (b"[" * (MAX_LISTS + 1), "32769 lists and objects"),

@@ -83,7 +83,7 @@ def test_a_body_that_does_not_end_is_given_up() -> None:
     status, message = refused(read(bodies, request(b"{", then={})))
     assert (status, message) == (
         408,
-        "the body has not come within 0.02 s; 1 bytes of it have",
+        "the body has not come within 0.02 s; of it have come 1 byte",
     )
     assert bodies.held_bytes == 0
 

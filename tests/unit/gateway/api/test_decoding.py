@@ -1,6 +1,9 @@
 """What is said of a body that is wrong: the field, what it holds, what it may hold."""
 
+from typing import Annotated
+
 import pytest
+from msgspec import Meta, Struct
 
 from common.errors import ClientError
 from launch.gateway.api.decoding import decode, shown
@@ -141,6 +144,29 @@ def test_one_wrong_field(text: str, param: str, message: str) -> None:
 )
 def test_what_is_too_long_tells_how_long_it_is(text: str, param: str, message: str) -> None:
     assert field(text.replace("'", '"')) == (param, message)
+
+
+@pytest.mark.parametrize("kind", [CompletionRequest, ChatRequest])
+@pytest.mark.parametrize(
+    "others", ['"early_stopping": true', '"beam_width": 4', '"best_of": 0', '"length_penalty": "a"']
+)
+def test_a_refused_field_comes_before_what_means_something_beside_it_alone(
+    kind: type[CompletionRequest | ChatRequest], others: str
+) -> None:
+    what = '"prompt": "a"' if kind is CompletionRequest else '"messages": []'
+    param, message = refusal(f'{{{what}, {others}, "use_beam_search": true}}', kind)
+    assert (param, message.split(":")[0]) == ("use_beam_search", "use_beam_search is not supported")
+    param, _ = refusal(f'{{{what}, "zzz": 1, "use_beam_search": false}}', kind)
+    assert param == "zzz"
+
+
+def test_one_item_is_no_plural() -> None:
+    with pytest.raises(ClientError, match="stop has 1 item; at least 2"):
+        decode(b'{"stop": ["a"]}', _TwoStops)
+
+
+class _TwoStops(Struct):
+    stop: Annotated[list[str], Meta(min_length=2)]
 
 
 @pytest.mark.parametrize(

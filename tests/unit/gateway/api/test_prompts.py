@@ -38,7 +38,7 @@ def test_a_prompt_may_be_cut_to_its_last_tokens(served: Served) -> None:
     assert refused(served, truncate_prompt_tokens=0)[0] == "truncate_prompt_tokens"
     param, message = refused(served, truncate_prompt_tokens=-1, max_tokens=105)
     assert param == "max_tokens"
-    assert "1 tokens of prompt and 105 of output" in message
+    assert "1 token of prompt and 105 of output" in message
 
 
 def test_calls_that_were_made_need_no_content(served: Served) -> None:
