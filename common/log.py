@@ -32,6 +32,7 @@ _TIME, _MORE = b"time=", b"  | "  # what a line for people begins with, and thos
 _FIRST = ("request", "transfer", "attempt")
 _ENDINGS = frozenset(("finished", "failed", "aborted"))
 _MAX_VALUE_CHARS = 2000
+_LOOKS, _LOOK_S = 3, 0.005  # at a file that somebody may be writing to
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+,@%*()[]<>")
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 
@@ -223,13 +224,15 @@ class RequestLog:
         self._is_gateway = role is Role.GATEWAY
         self._who: dict[str, Value] = {"role": role.value, "instance": instance}
         self._encoder = msgspec.json.Encoder()
+        self._may_be_cut = self._was_left_cut()
         self.lost_lines = 0  # the disk was full, say
 
     def write(
         self, event: str, transfer: TransferId, attempt: int, fields: Mapping[str, Value]
     ) -> None:
         """One line, in one write: lines of several processes do not mix. It begins a line, too,
-        where a full disk has cut the one before. Never raises OSError."""
+        where a full disk has cut the last: that is looked for at first, and after a failure of
+        one's own, since whoever looks beside a writer sees halves, too. Never raises OSError."""
         level = logging.INFO if self._is_gateway and event in _ENDINGS else logging.DEBUG
         if _log.isEnabledFor(level):
             _log.log(level, line(event, transfer=transfer, attempt=attempt, **fields))
@@ -245,25 +248,39 @@ class RequestLog:
             **fields,
         }
         data = self._encoder.encode(entry) + b"\n"
-        if self._ends_in_a_line():
+        if self._may_be_cut and self._cut_at() is not None:
             data = b"\n" + data
-        try:
-            whole = os.write(self._fd, data) == len(data)
-        except OSError:
-            whole = False
+        n_written = 0
+        with suppress(OSError):
+            n_written = os.write(self._fd, data)
+        whole = n_written == len(data)
+        self._may_be_cut = not whole
         if not whole:
             self.lost_lines += 1
             if self.lost_lines == 1:
                 _log.error(line("request_log_incomplete"))
 
-    def _ends_in_a_line(self) -> bool:
-        """Half of one is the last in the file: whoever's, since its disk was full."""
+    def _was_left_cut(self) -> bool:
+        """A process that writes just now is no full disk: its line is whole at the next look."""
+        cut_at = self._cut_at()
+        for _ in range(_LOOKS):
+            if cut_at is None:
+                return False
+            time.sleep(_LOOK_S)
+            before, cut_at = cut_at, self._cut_at()
+            if before != cut_at:
+                return False
+        return True
+
+    def _cut_at(self) -> int | None:
+        """The file's length, where its last line has no end."""
         if self._reader is None:
-            return False
+            return None
         with suppress(OSError):
             n_bytes = os.fstat(self._reader).st_size
-            return n_bytes > 0 and os.pread(self._reader, 1, n_bytes - 1) != b"\n"
-        return False
+            if n_bytes > 0 and os.pread(self._reader, 1, n_bytes - 1) != b"\n":
+                return n_bytes
+        return None
 
     def close(self) -> None:
         """Idempotent."""
