@@ -185,7 +185,7 @@ ANYWAY = {
 }
 """Values of flags that are not here which ask for what is so anyway."""
 
-_NOT_READ = "checkpoints quantised so are not read; int8 quantises an unquantised one at start"
+_NOT_READ = "checkpoints quantised so are not read; int8 makes 8 bits of all others at start"
 _QUANTISED = (
     *("awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "fbgemm_fp8", "ptpc_fp8", "bitsandbytes"),
     *("compressed-tensors", "modelopt", "modelopt_fp4", "mxfp4", "quark", "torchao", "auto-round"),

@@ -109,7 +109,7 @@ def test_all_faults_of_a_command_line_are_told_at_once() -> None:
             f"unknown flag -tp: {ANSWERS['-tp']}",
             "--port x: must be an integer from 0 to 65535",
             "--quantization awq: must be one of gguf, int8, none; checkpoints quantised so are not "
-            "read; int8 quantises an unquantised one at start",
+            "read; int8 makes 8 bits of all others at start",
         ]
     assert remarks == []
 
