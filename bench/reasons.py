@@ -14,9 +14,10 @@ from urllib.error import URLError
 
 import aiohttp
 
+from bench.misdialled import misdialled, no_http
+
 _NUMBER = re.compile(r"\d[\d.,]*")
 _PICTURES = (".png", ".svg", ".pdf")
-_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")  # OpenSSL's names
 
 
 def must_be_writable(flag: str, path: Path) -> None:
@@ -87,32 +88,17 @@ def of(error: BaseException) -> str:
 def no_server(url: str, flag: str, error: BaseException) -> str:
     """`flag`: what names another. `url` may have a name and = before it, as that flag takes it."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    is_plain = "https://" not in url
-    other = url.replace("http:", "https:", 1) if is_plain else url.replace("https:", "http:", 1)
-    match cause:
-        case ssl.SSLCertVerificationError():
-            return (
-                f"the certificate of {url} is not trusted ({cause.verify_message}): "
-                "--ssl-ca-certs FILE names a self-signed one, or who signed it"
-            )
-        case ssl.SSLError() if cause.reason in _NO_TLS:
-            return f"{url} speaks no TLS: {flag} {other} may be meant"
-        case aiohttp.ClientResponseError() if is_plain:  # of what is no HTTP
-            return f"{url} does not speak HTTP: {flag} {other} may be meant"
-        case aiohttp.ServerDisconnectedError() | ConnectionResetError() if is_plain:
-            return (
-                f"{url} has ended the connection: it has just ended, or does not speak HTTP: "
-                f"{flag} {other} may be meant"
-            )
-        case ssl.SSLError() | aiohttp.ServerDisconnectedError() | ConnectionResetError():
-            return f"{url} ends the connection ({of(cause)}): it may ask clients for certificates"
-        case _ if cause is not error:
-            return (
-                f"{url}: no server answers there ({of(error)}): start one with `baton serve`, or "
-                f"name another with {flag}"
-            )
-        case _:
-            return f"{url}: {of(error)}"
+    if isinstance(cause, aiohttp.ServerDisconnectedError):
+        cause = ConnectionResetError(of(cause))
+    told = misdialled(url, flag, cause)
+    if told is None and isinstance(cause, aiohttp.ClientResponseError):
+        told = no_http(url, flag)
+    if told is None and isinstance(error, aiohttp.ClientConnectorError):
+        told = (
+            f"{url}: no server answers there ({of(error)}): start one with `baton serve`, or name "
+            f"another with {flag}"
+        )
+    return told or f"{url}: {of(error)}"
 
 
 def grouped(faults: Iterable[str]) -> list[tuple[str, int]]:

@@ -11,6 +11,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import msgspec
 
+from bench.misdialled import misdialled, no_http
 from common.errors import SetupError
 from common.sections import HttpOptions
 from launch.gateway.status import Status
@@ -18,7 +19,6 @@ from launch.security import api_keys
 
 KEY_VARIABLES = ("BATON_API_KEY", "OPENAI_API_KEY")
 _TIMEOUT_S = 5.0
-_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")  # OpenSSL's names
 
 
 class NoStatus(Exception):
@@ -69,30 +69,11 @@ class Source:
             raise SetupError(f"--ssl-ca-certs {self.ssl_ca_certs}: {error}") from None
 
     def _unreached(self, reason: object) -> str:
-        address = self.url.partition("://")[2]
-        match reason:
-            case ssl.SSLCertVerificationError():
-                return (
-                    f"the certificate of {self.url} is not trusted ({reason.verify_message}); "
-                    "--ssl-ca-certs FILE names a self-signed one, or who signed it"
-                )
-            case ssl.SSLError() if reason.reason in _NO_TLS:
-                return f"{self.url} speaks no TLS; --url http://{address} may be meant"
-            case ConnectionResetError() if self.url.startswith("http://"):
-                return (
-                    f"{self.url} has ended the connection: who was asked has just ended, or does "
-                    f"not speak HTTP; --url https://{address} may be meant"
-                )
-            case BadStatusLine() if self.url.startswith("http://"):
-                return f"{self.url} does not speak HTTP; --url https://{address} may be meant"
-            case ssl.SSLError() | ConnectionResetError():
-                return (
-                    f"{self.url} ends the connection ({reason.strerror or reason}): it may ask its "
-                    "clients for certificates, and `baton status` has none"
-                )
-            case _:
-                told = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-                return f"no server answers at {self.url} ({told}); --url says where it is"
+        told = misdialled(self.url, "--url", reason)
+        if told is None and isinstance(reason, BadStatusLine):
+            told = no_http(self.url, "--url")
+        why = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        return told or f"no server answers at {self.url} ({why}); --url says where it is"
 
     def _refused(self, error: HTTPError) -> str:
         match error.code:
