@@ -15,7 +15,7 @@ from common.model.load import load_model
 from tests.property.invariance import World
 
 MAX_TOKENS = 150
-CHUNKS = [1, 16, 60, 130]
+CHUNKS = [1, 6, 16, 60, 130]
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,9 @@ class TaskKernel {
 
   void attend_block(const Partial& to, bool first) {
     const int unseen = blocks_.block() * KEY_BLOCK - first_position_;  // queries that see no key
-    for (int r = unseen > 0 ? unseen * n_rep_ : 0; r < n_rows_; r += TILE_ROWS) {
+    const int begin = unseen > 0 ? unseen * n_rep_ : 0;
+    if (first) std::fill_n(to.maxima, begin, -__builtin_inff());  // whatever they see is above
+    for (int r = begin; r < n_rows_; r += TILE_ROWS) {
       const int n = n_rows_ - r < TILE_ROWS ? n_rows_ - r : TILE_ROWS;
       const Partial there = {to.maxima + r, to.sums + r, to.values + int64_t{r} * n_values_};
       const Partial block = first ? there : partial_at(fresh_, TILE_ROWS);
